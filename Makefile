@@ -11,6 +11,7 @@
 #   make audit    what attacks show of each claim, and of mutants
 #   make fuzz     damaged events, labels, configurations, models, snapshots, logs and registries, 100,000 of each
 #   make count    lines, keys of configuration, tests, import circles, words of pages
+#   make wheel    a wheel with compiled kernels, for this version of Python
 #   make sbom     the bill of materials of an installation, checked against the pins
 #   make soak     a long run on a real broker, workers killed throughout: nothing lost, nothing grows
 #   make rivals   other libraries on the same streams, each in an environment of its own
@@ -24,13 +25,15 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+KERNELS_STAMP := $(VENV)/.compiled-demo
 DOCS_STAMP := $(VENV)/.installed-docs
 
 # Tests start hundreds of processes: none of them is to compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test everything test-python repeat search simulate search-log fuzz verify mutate count bench audit soak sbom utility rivals readme docs docs-env lint format clean
+.PHONY: help env dashboards prometheus demo test everything test-python repeat search simulate search-log fuzz verify mutate count bench audit soak sbom wheel utility rivals readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -39,18 +42,32 @@ help:
 env: $(STAMP)
 
 # PYTHON=/path/to/python chooses the interpreter; otherwise the first that is new enough and really runs.
-$(STAMP): pyproject.toml constraints.txt
+# The demonstration needs a quarter of the packages of the tests. Python compiles those modules that it imports.
+$(DEMO_STAMP): pyproject.toml constraints.txt
 	@set -e; \
 	for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$python; break; fi; \
 	done; \
 	if [ -z "$${found:-}" ]; then echo "Python 3.11 or newer is needed; make PYTHON=/path/to/python chooses one" >&2; exit 2; fi; \
 	"$$found" -m venv $(VENV) || { echo "The venv module is missing (Debian: apt-get install python3-venv)" >&2; exit 2; }
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[demo]'
+	@touch $(DEMO_STAMP)
+
+# Older versions of pip do not know `--group`.
+$(STAMP): $(DEMO_STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^pip==' constraints.txt)"
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[demo]' --group test
 	@touch $(STAMP)
 
-demo: $(STAMP)
+# Two processes compile what the demonstration calls; it then loads that from disk.
+COMPILE = $(BIN)/python -c 'import json, sys; from streampair_connectors.worker.factory import minimal_config, warm_up; \
+	warm_up(minimal_config(sys.argv[1], json.loads(sys.argv[2]), {}))'
+$(KERNELS_STAMP): $(DEMO_STAMP)
+	@$(COMPILE) streampair.auc.PairFTRL '{"epsilon": 1, "delta": 1e-4, "horizon": 1250}' & \
+	$(COMPILE) streampair.auc.PairOGD '{}' && wait $$!
+	@touch $(KERNELS_STAMP)
+
+demo: $(KERNELS_STAMP)
 	$(BIN)/streampair demo $(ARGS)
 
 # Four processes: three begin with tests that wait for brokers (tests/conftest.py). make test JOBS= uses one.
@@ -179,6 +196,13 @@ sbom: $(STAMP)
 	mkdir -p dist
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --of JSON -o dist/streampair.cdx.json .cache/plain/bin/python
 	$(BIN)/python deploy/sbom.py dist/streampair.cdx.json
+
+# dist/streampair-VERSION-cpXYZ-cpXYZ-PLATFORM.whl: kernels compiled for any processor of this architecture, with the
+# numba of this environment. Another numba compiles its own.
+wheel: $(STAMP)
+	mkdir -p dist && rm -f dist/*.whl
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --wheel --outdir dist . >dist/build.log || { cat dist/build.log; exit 1; }
+	$(BIN)/python deploy/compiled_wheel.py dist/streampair-*.whl
 
 # Scrapes a `streampair run` (or `make demo ARGS="--serve --port 9464"`) on this machine, with deploy's rules.
 prometheus: $(STAMP)

@@ -1,4 +1,5 @@
-"""Our learners, by their names in `streampair.auc`, with their defaults. For `rivals.py`.
+"""Our learners, by their names in `streampair.auc`, with their defaults, but that PairOGD gets scaled
+numbers, as its rivals do. For `rivals.py`.
 
 Those without privacy take one pass of a stream, as dictionaries; private ones take `train` in one pass, with
 the public bounds and values that the rivals get, a declared horizon, and their standard relation.
@@ -19,10 +20,13 @@ from streampair import auc
 
 def _online(name: str) -> Any:
     def run(task: Task, seed: int) -> Iterator[float]:
-        model, scaler = getattr(auc, name)(seed=seed), preprocessing.StandardScaler()
+        scaler = preprocessing.StandardScaler()
+        drawn = {} if name == "PairMoments" else {"seed": seed}
+        more = {"scale": None} if name == "PairOGD" else {}
+        model = getattr(auc, name)(**drawn, **more)
 
         def encoded(x: dict[str, Any]) -> dict[str, Any]:
-            if name == "Forest":
+            if name != "PairOGD":
                 return x
             numbers = {k: v for k, v in x.items() if not isinstance(v, str)}
             scaler.learn_one(numbers)
@@ -58,7 +62,7 @@ def _private(name: str) -> Any:
 
 if __name__ == "__main__":
     main(
-        {name: _online(name) for name in ("PairOGD", "Forest")}
+        {name: _online(name) for name in ("PairOGD", "PairMoments", "Forest")}
         | {name: _private(name) for name in ("PairFTRL", "PrivateForest")},
         ("river", "numba"),
         warm=True,

@@ -301,7 +301,7 @@ def _(r: np.random.Generator) -> tuple[Any, Any]:
     return X, np.choose(np.arange(N) // 2500, [X[:, 0] > 0.5, (X[:, 1] > 0.5) ^ (X[:, 2] > 0.5), box, line])
 
 
-def _table(name: str, positive: Callable[[pd.DataFrame], pd.Series]) -> Callable[[], Records]:
+def table(name: str, positive: Callable[[pd.DataFrame], pd.Series]) -> Callable[[], Records]:
     """A table in the order of its file; labels of others than the page's."""
 
     def take() -> Records:
@@ -312,11 +312,11 @@ def _table(name: str, positive: Callable[[pd.DataFrame], pd.Series]) -> Callable
 
 
 TABLES: dict[str, Callable[[], Records]] = {
-    "hepatitis": _table("hepatitis", lambda f: f["label"] == 1),
-    "breast_cancer": _table("breast_cancer", lambda f: f["label"] == f["label"].iloc[0]),
-    "diabetic_retinopathy": _table("diabetic_retinopathy", lambda f: f["label"] == 1),
-    "letter-vowels": _table("letter", lambda f: f["label"].isin(list("AEIOU"))),
-    "letter-Q": _table("letter", lambda f: f["label"] == "Q"),
+    "hepatitis": table("hepatitis", lambda f: f["label"] == 1),
+    "breast_cancer": table("breast_cancer", lambda f: f["label"] == f["label"].iloc[0]),
+    "diabetic_retinopathy": table("diabetic_retinopathy", lambda f: f["label"] == 1),
+    "letter-vowels": table("letter", lambda f: f["label"].isin(list("AEIOU"))),
+    "letter-Q": table("letter", lambda f: f["label"] == "Q"),
 }
 
 FAMILIES: dict[str, dict[str, Callable[[], Records]]] = {

@@ -104,7 +104,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "ARF": lambda: forest.ARFClassifier(10, seed=1),
     "HoeffdingTree": tree.HoeffdingTreeClassifier,
     "LogisticRegression": lambda: Encoded(linear_model.LogisticRegression()),
-    "PairOGD": lambda: Encoded(auc.PairOGD(seed=1)),
+    "PairOGD": lambda: Encoded(auc.PairOGD(scale=None, seed=1)),
 }
 
 

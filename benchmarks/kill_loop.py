@@ -345,11 +345,7 @@ async def rounds(
         while (done := await scored()) < feed.total - half:
             workers.revive()
             if time.monotonic() > deadline:
-                if not kafka.lost_end:
-                    raise RuntimeError(f"no end of the backlog: {feed.total:,} events, {done:,} scores")
-                await asyncio.to_thread(kafka.abort_lost_transactions)
-                print("the broker lost the end of a transaction; aborted", flush=True)
-                deadline = time.monotonic() + _STUCK_SECONDS
+                raise RuntimeError(f"no end of the backlog: {feed.total:,} events, {done:,} scores")
             await asyncio.sleep(0.5)
         print(
             f"round {number:3}: worker {victim} {'stopped' if rejoin else 'killed'} and started; "

@@ -34,7 +34,7 @@ from streampair import auc
 from streampair.evaluation import delayed_labels
 
 LEARNERS = {
-    "PairOGD": lambda seed: preprocessing.StandardScaler() | auc.PairOGD(seed=seed),
+    "PairOGD": lambda seed: preprocessing.StandardScaler() | auc.PairOGD(scale=None, seed=seed),
     "Forest": lambda seed: auc.Forest(seed=seed),
 }
 GOAL = 0.003

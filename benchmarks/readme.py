@@ -3,7 +3,8 @@
     python benchmarks/readme.py [NAME ...]
 
 Each block is what its commands printed on the code as it is, with the commands above it. The headline figures
-of the README are taken out of these blocks: they cannot say anything else. `headlines` alone runs nothing.
+of the README are taken out of these blocks: they cannot say anything else. So is the table of needs, in the
+README and in docs/learners.md. `headlines` alone writes both, and runs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ FIGURES = ROOT / "docs" / "benchmarks"
 BLOCKS = {
     "demo": ["make demo"],
     "bench": ["make bench"],
-    "sparse": ["python benchmarks/sparse.py"],
+    "raw-records": ["python benchmarks/raw_records.py tables"],
+    "raw-records-moments": ["python benchmarks/raw_records.py moments"],
+    "raw-records-shifts": ["python benchmarks/raw_records.py shifts"],
+    "raw-records-names": ["python benchmarks/raw_records.py names memory"],
+    "raw-records-texts": ["python benchmarks/raw_records.py texts"],
     "utility": ["make utility"],
     "regret": ["python benchmarks/regret.py --plot docs/images/regret.svg"],
     "planner": ["python benchmarks/planner.py"],
@@ -55,7 +60,7 @@ BLOCKS = {
 
 def _held_out(name: str) -> str:
     """Where a table of `make utility` says the AUC of LogisticRegression, and of PairFTRL at epsilon 1."""
-    return rf"^{name}: .*?^LogisticRegression +(\S+).*?^PairFTRL +\S+ \+- \S+ +(\S+)"
+    return rf"^{name}: .*?^LogisticRegression +(\S+).*?^PairFTRL +(?:\S+ \+- \S+ +){{2}}(\S+)"
 
 
 def _one_pass(stream: str, *learners: str) -> str:
@@ -74,7 +79,7 @@ HEADLINES = [
         "python benchmarks/forest.py",
         "ijcnn1, AUC of the second half of one pass: {} at {} us a record for `Forest`, {} at {} us for "
         "River's adaptive random forest, {} at {} us for its `LogisticRegression`, {} at {} us for "
-        "`PairOGD`.",
+        "`StandardScaler | PairOGD(scale=None)`.",
         _one_pass("ijcnn1", "Forest", "ARF", "LogisticRegression", "PairOGD"),
     ),
     (
@@ -96,6 +101,62 @@ HEADLINES = [
         r"^(\d+) of (\d+) cells within one published standard deviation",
     ),
 ]
+
+# (need, learner, sentence, page of docs/benchmarks, where its figures are)
+NEEDS = [
+    (
+        "the best ranking of a table",
+        "Forest",
+        "mean AUC of {0} streams {2}; `PairOGD` {1}, River's `LogisticRegression` {3}",
+        "rivals.md",
+        r"\| streampair: PairOGD \| \S+ \| (\d+) \| (\S+) .*?\| streampair: Forest \| \S+ \| \d+ \| (\S+) "
+        r".*?\| river: LogisticRegression \| \S+ \| \d+ \| (\S+) ",
+    ),
+    (
+        "speed",
+        "PairOGD",
+        "{1} us to score and learn a record of 9 numbers; `Forest` {0} us",
+        "speed.md",
+        r"^Phishing +9 +(\S+) .*?^predict \+ learn on dicts, d=9 +\S+ +(\S+)",
+    ),
+    (
+        "texts of many words",
+        "PairOGD",
+        "film reviews behind `BagOfWords`: AUC {1}; `LogisticRegression` {0}",
+        "raw-records.md#messages",
+        r"^film reviews +BagOfWords +\d+ +\d+ +\d+ +(\S+) +(\S+)",
+    ),
+    (
+        "a weight for each feature",
+        "PairOGD",
+        "mean AUC of six tables as they are {0}; `LogisticRegression` on scaled and encoded ones {1}",
+        "raw-records.md#tables",
+        r"^mean of six +\d+ +(\S+) +\S+ +(\S+)",
+    ),
+    (
+        "a table in parts, whose learners are added up",
+        "PairMoments",
+        "mean AUC of six tables in one pass {1}; `PairOGD` {0}",
+        "raw-records.md#moments",
+        r"^table +n +columns +PairOGD .*?^mean of six +\d+ +\S+ +(\S+) +\S+ +(\S+)",
+    ),
+    (
+        "privacy",
+        "PairFTRL",
+        "held-out AUC on adult {1} at epsilon 1; scikit-learn's logistic regression without privacy {0}",
+        "accuracy.md",
+        _held_out("adult"),
+    ),
+    (
+        "privacy, and a boundary that is not linear",
+        "PrivateForest",
+        "mean AUC of {0} sets {2} at epsilon 1; `PairFTRL` {1}, DP-EBM {3}",
+        "rivals.md",
+        r"\| streampair: PairFTRL \| \S+ \| (\d+) \| (\S+) .*?\| streampair: PrivateForest \| \S+ \| \d+ "
+        r"\| (\S+) .*?\| interpret: DP-EBM \| \S+ \| \d+ \| (\S+) ",
+    ),
+]
+PAGES_OF_NEEDS = {"README.md": "docs/benchmarks/", "docs/learners.md": "benchmarks/"}
 
 
 def run(command: str) -> str:
@@ -150,6 +211,28 @@ def headlines(figures: str) -> str:
     return "\n".join(lines)
 
 
+def needs(figures: str, folder: str) -> str:
+    """The table of needs, with links to the pages of the folder."""
+    lines = ["| you need | take | measured |", "|---|---|---|"]
+    for need, learner, sentence, page, pattern in NEEDS:
+        found = re.search(pattern, figures, re.S | re.M)
+        if found is None:
+            sys.exit(f"docs/benchmarks has no figures for {sentence!r}: correct NEEDS")
+        measured = sentence.format(*found.groups())
+        lines.append(f"| {need} | `auc.{learner}` | {measured} ([figures]({folder}{page})) |")
+    return "\n".join(lines)
+
+
+def write_needs(figures: str) -> None:
+    """Put the table of needs on its pages."""
+    for name, folder in PAGES_OF_NEEDS.items():
+        page = ROOT / name
+        text = replaced(page.read_text(encoding="utf-8"), "needs", needs(figures, folder))
+        if text is None:
+            sys.exit(f"{name} has no markers for 'needs'")
+        page.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     names = sys.argv[1:] or list(BLOCKS)
     for name in names:
@@ -159,6 +242,7 @@ def main() -> None:
         page = write(name, "```text\n" + "\n".join(blocks) + "\n```")
         print(f"{page.relative_to(ROOT)}: {name}")
     write("headlines", headlines(figures()))
+    write_needs(figures())
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class Rival(NamedTuple):
 _WEAKER = "add or remove one record, which is weaker than replacement"
 RIVALS = (
     Rival("streampair", "PairOGD", 30, "defaults; numbers standardised, a column for each value of a text"),
+    Rival("streampair", "PairMoments", 30, "defaults, records as they are"),
     Rival("streampair", "Forest", 30, "defaults, texts as they are"),
     Rival(
         "river", "LogisticRegression", 30, "defaults; numbers standardised, a column for a value of a text"

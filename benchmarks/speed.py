@@ -223,7 +223,7 @@ def papers(rounds: int, n: int = 20_000, d: int = 20) -> Iterator[_timing.Row]:
     s = np.where(y, 1.0, -1.0)
     test = slice(n, None)
     rate, radius, size = 1.0, 5.0, 200
-    options: dict[str, Any] = {"learning_rate": rate, "radius": radius}
+    options: dict[str, Any] = {"scale": None, "learning_rate": rate, "radius": radius}
     fifo = buffers.FIFO(1)
     reservoir = buffers.Reservoir(size, replacement=True)
     cases: list[tuple[str, buffers.Buffer, Callable[[int], np.ndarray], int]] = [

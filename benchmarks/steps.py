@@ -1,14 +1,14 @@
-"""The default of PairOGD compared with River's LogisticRegression: the AUC of each stream, and its means.
+"""The steps of PairOGD compared with River's LogisticRegression: the AUC of each stream, and its means.
 
     python benchmarks/steps.py [--quick] [--unseen] [--records N] [NAME ...]
     python benchmarks/steps.py --choice
 
 One pass, each record scored before it is learned; the AUC is that of the probabilities of the second half.
 All learners get the same records: numbers as River's StandardScaler gives them, and a column of 1 for each
-text, which is not scaled. `LR` is LogisticRegression with its defaults, `LR .1` with the optimiser of the
-example in its documentation, SGD(0.1). `PairOGD` has its defaults, `one` has one partner, `self-tuned` is
-``learning_rate=None``: one partner, self-tuned steps of one size for all weights, and the average of the
-iterates. `us` is the time of the processor to score and learn a record.
+text, which is not scaled. So PairOGD has ``scale=None`` here. `LR` is LogisticRegression with its defaults,
+`LR .1` with the optimiser of the example in its documentation, SGD(0.1). `PairOGD` has no other settings,
+`one` has one partner, `self-tuned` is ``learning_rate=None``: one partner, self-tuned steps of one size for
+all weights, and the average of the iterates. `us` is the time of the processor to score and learn a record.
 
 Of the streams of _streams.py, every other one (`chosen`) served to choose the default: its loss, its steps,
 their rate and the number of partners. The others were held back from that choice. That every record teaches
@@ -40,9 +40,9 @@ from streampair import auc, buffers, losses, schedules
 LEARNERS: dict[str, Callable[[], Any]] = {
     "LR": linear_model.LogisticRegression,
     "LR .1": lambda: linear_model.LogisticRegression(optim.SGD(0.1)),
-    "PairOGD": auc.PairOGD,
-    "one": lambda: auc.PairOGD(buffer=buffers.FIFO(1)),
-    "self-tuned": lambda: auc.PairOGD(learning_rate=None),
+    "PairOGD": lambda: auc.PairOGD(scale=None),
+    "one": lambda: auc.PairOGD(buffer=buffers.FIFO(1), scale=None),
+    "self-tuned": lambda: auc.PairOGD(learning_rate=None, scale=None),
 }
 CHOSEN = frozenset(list(_streams.STREAMS)[::2])
 CHOICES: dict[str, dict[str, Any]] = {
@@ -95,9 +95,9 @@ def choice(options: Namespace) -> Iterator[_timing.Row]:
         by_score = []
         for frame, labels in frames:
             half = len(labels) // 2
-            scores = auc.PairOGD(seed=1, **settings).score_learn_many(frame, pd.Series(labels))
+            scores = auc.PairOGD(scale=None, seed=1, **settings).score_learn_many(frame, pd.Series(labels))
             by_score.append(float(roc_auc_score(labels[half:], scores[half:])))
-        by_probability = [judged(auc.PairOGD(seed=1, **settings), part)[0] for part in streams]
+        by_probability = [judged(auc.PairOGD(scale=None, seed=1, **settings), part)[0] for part in streams]
         row: _timing.Row = {"setting": name, "score": float(np.mean(by_score))}
         yield row | {"probability": float(np.mean(by_probability))}
 

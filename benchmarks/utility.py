@@ -58,7 +58,7 @@ from streampair import buffers, privacy
 
 ALLOWED = 0.02
 GOAL = 0.01
-EPSILONS = (0.5, 1.0, 2.0, 8.0)
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 FIRST_SPLIT = 3000  # earlier ones served to choose the defaults
 
 # Reference points of the privacy specification (4.3 and 4.4), declared horizon.

@@ -1,8 +1,10 @@
 """The papers' tables and figures, computed again and compared with the printed values.
 
-    python -m benchmarks.papers [PAPER] --data DIR [--quick] [--check] [--seeds 20] [--output md|html]
+    python -m benchmarks.papers
+    python -m benchmarks.papers PAPER --data DIR [--quick] [--check] [--seeds 20] [--output md|html]
 
-It runs in the root of a clone. DIR has the data sets of the papers; `docs/papers.md` describes the results.
+Without a paper it prints what to cite, and how to run each. It runs in the root of a clone. DIR has the data
+sets of the papers; `docs/papers.md` describes the results.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ app = typer.Typer(
 @app.command(epilog=f"Example: {_COMMAND} xue2021 --data data/ --quick")
 def reproduce(
     paper: Annotated[
-        str,
-        typer.Argument(metavar="PAPER", help="huai2020, xue2021, yang2021, kang2021, li2020, or all."),
-    ] = "yang2021",
+        str | None,
+        typer.Argument(
+            metavar="PAPER", help="huai2020, xue2021, yang2021, kang2021, li2020, or all; none: what to cite."
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -63,6 +67,8 @@ def reproduce(
 ) -> None:
     """Recompute the tables and figures of a paper, and compare each cell with the printed value.
 
+    Without a paper, print what to cite in BibTeX, and how to run each paper.
+
     For every cell: the value with the paper's constants and what they spend, with the same algorithm
     calibrated tightly, and with what the library takes by default; and a verdict in words. What was measured
     is kept in a file, so a run that was stopped goes on. HTML has plots where matplotlib is installed.
@@ -71,12 +77,29 @@ def reproduce(
     --repeats; exit code 1 if a cell is further from the published mean than one published standard deviation.
     """
     with errors(as_json):
+        if paper is None:
+            if quick or check or seeds or output or cache or as_json:
+                raise ConfigError("no paper", fix="name a paper, or all")
+            _citations()
+            return
         if data is None:
             raise ConfigError("no data", fix="give --data DIR or set STREAMPAIR_DATA")
         if paper == "yang2021" and not (quick or check or seeds or output):
             _table(data, methods, sets, repeats=repeats, jobs=jobs, as_json=as_json)
         else:
             _manifest(data, paper, quick, check, seeds, output or "md", cache, jobs, as_json)
+
+
+def _citations() -> None:
+    """Print the entries of the software and of the papers, each with the command that computes it again."""
+    from . import manifest
+
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    software = readme.partition("```bibtex\n")[2].partition("```")[0]
+    typer.echo(f"% The software. Please cite the paper of the algorithm too.\n{software}")
+    for name in manifest.PAPERS:
+        typer.echo(f"% {_COMMAND} {name} --data DIR\n{manifest.load(name).bibtex}\n")
+    typer.echo("% docs/papers.md names the paper of each learner, and what DIR holds.")
 
 
 def _table(data: Path, methods: str, sets: str, *, repeats: int, jobs: int, as_json: bool) -> None:

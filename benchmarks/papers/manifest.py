@@ -114,12 +114,15 @@ class Paper:
         What is measured, and what the paper does not say.
     cells
         In the order of the paper.
+    bibtex
+        Its entry for a list of references.
     """
 
     name: str
     title: str
     about: str
     cells: tuple[Cell, ...] = field(default=())
+    bibtex: str = ""
 
 
 def load(name: str) -> Paper:
@@ -186,7 +189,8 @@ def read(found: Mapping[str, Any]) -> Paper:
                     )
                     if cell not in cells:  # what is not private has one curve for all budgets
                         cells.append(cell)
-    return Paper(found["paper"], found["title"], " ".join(found["about"].split()), tuple(cells))
+    about = " ".join(found["about"].split())
+    return Paper(found["paper"], found["title"], about, tuple(cells), found.get("bibtex", ""))
 
 
 def _printed(

@@ -90,7 +90,9 @@ _BATCH = 256  # rows that fit in a cache
 
 def _ours(step: float, radius: float, seed: int) -> Any:
     # Their margin has y in {0, 1}, ours y - y' = 2: half the weights, a quarter of the step.
-    return auc.PairOGD(buffer=buffers.FIFO(1), learning_rate=step / 4, radius=radius / 2, seed=seed)
+    return auc.PairOGD(
+        buffer=buffers.FIFO(1), learning_rate=step / 4, scale=None, radius=radius / 2, seed=seed
+    )
 
 
 class _RandomPairs:
@@ -127,16 +129,16 @@ class _RandomPairs:
 
 def _olp(step: float, radius: float, seed: int) -> Any:
     buffer = buffers.Reservoir(200, replacement=True)
-    return auc.PairOGD(buffer=buffer, learning_rate=step / 4, radius=radius / 2, seed=seed)
+    return auc.PairOGD(buffer=buffer, learning_rate=step / 4, scale=None, radius=radius / 2, seed=seed)
 
 
 def _oam(step: float, radius: float, seed: int) -> Any:
-    return auc.OAM(learning_rate=step / 4, size=100, radius=radius / 2, average=True, seed=seed)
+    return auc.OAM(learning_rate=step / 4, size=100, radius=radius / 2, scale=None, average=True, seed=seed)
 
 
 def _spauc(step: float, radius: float, seed: int) -> Any:
     # Their gradient is half that of the square loss, beside the factor 4.
-    return auc.SPAUC(learning_rate=step / 8, radius=radius / 2)
+    return auc.SPAUC(learning_rate=step / 8, radius=radius / 2, scale=None)
 
 
 #: Name in the table: how to make the learner from step size, radius and seed, and its passes over the data.

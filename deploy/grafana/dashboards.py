@@ -47,6 +47,7 @@ class Panel(NamedTuple):
     by_app: bool = False  # one for each application
     marks: Sequence[tuple[float, str]] = ()  # colours from a value on
     right: Sequence[tuple[str, str]] = ()  # ends of legends whose axis is on the right, with its unit
+    steps: bool = False  # from one value to the next at once, as at a release; the limits are dashed
 
 
 class Row(NamedTuple):
@@ -174,6 +175,7 @@ LEARNING = Row(
             [(lane("pair_loss"), f"{NAME} published"), (lane("comparator_loss"), f"{NAME} best fixed")],
         ),
         one("weight_norm"),
+        one("weight_noise"),
     ],
 )
 
@@ -421,17 +423,19 @@ PROMISE = Row(
         ),
         one("privacy_delta", unit="sci", kind="number"),
         Panel(
-            "Epsilon accounted so far, and promised",
+            "Epsilon spent so far, and promised",
             "At the delta of the plan, by the accountant of the run.",
             [
-                (lane("privacy_epsilon_spent"), f"{NAME} accounted"),
+                (lane("privacy_epsilon_spent"), f"{NAME} spent"),
                 (lane("privacy_epsilon_budget"), f"{NAME} promised"),
             ],
+            steps=True,
         ),
         Panel(
             "Mu spent (Gaussian differential privacy)",
             "It composes exactly: the squares add up.",
-            [(lane("privacy_mu_spent"), f"{NAME} spent"), (lane("privacy_mu_budget"), f"{NAME} budget")],
+            [(lane("privacy_mu_spent"), f"{NAME} spent"), (lane("privacy_mu_budget"), f"{NAME} promised")],
+            steps=True,
         ),
         one("noise_std", kind="number"),
         one(
@@ -515,6 +519,11 @@ def _shaped(panel: Panel) -> AnyPanel:
         )
         .tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI))
     )
+    if panel.steps:
+        dashes = {"fill": "dash", "dash": [8, 8]}
+        shaped = shaped.line_interpolation(shapes.LineInterpolation.STEP_AFTER).override_by_regexp(
+            "/ promised$/", [model.DynamicConfigValue(id_val="custom.lineStyle", value=dashes)]
+        )
     if panel.band:
         hidden = {"legend": True, "tooltip": False, "viz": False}
         value = model.DynamicConfigValue
