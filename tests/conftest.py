@@ -8,7 +8,6 @@ import inspect
 import json
 import logging
 import os
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,17 +72,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+LOGGERS = [logging.getLogger(name) for name in ("streampair_connectors", "streampair", "aiokafka")]
+AS_IMPORTED = [(each.level, each.propagate) for each in LOGGERS]
+
+
 @pytest.fixture(autouse=True)
-def logging_of_a_command() -> Iterator[None]:
-    """Undo what a command that runs in this process does to the loggers: later tests read their records."""
-    loggers = [logging.getLogger(name) for name in ("streampair_connectors", "streampair", "aiokafka")]
-    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
-    show = warnings.showwarning
-    yield
-    for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        each.handlers[:], each.propagate = handlers, propagate
+def logging_of_a_command() -> None:
+    """Undo what a command that ran in this process, in a test or a fixture, did to the loggers.
+
+    A test reads their records.
+    """
+    for each, (level, propagate) in zip(LOGGERS, AS_IMPORTED, strict=True):
+        each.handlers[:], each.propagate = [], propagate
         each.setLevel(level)
-    warnings.showwarning = show
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:

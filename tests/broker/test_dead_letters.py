@@ -92,10 +92,10 @@ def test_an_event_is_sent_again_once_as_it_was(app: App) -> None:
 
 def test_the_question_before_events_are_sent_again(app: App, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "streampair_connectors", "dlq", "replay", str(app.path)]
-    for answer, code in (("n\n", 1), ("\x03", 130), ("\x04", 1)):
+    for answer, code in (("n\n", 1), ("", 130), ("\x04", 1)):
         terminal = OnTerminal(words, tmp_path)
         assert f"Send 6 events to {app.input} again? [y/N]: " in terminal.read_until("[y/N]: ")
-        terminal.type(answer)
+        terminal.type(answer) if answer else terminal.interrupt()
         terminal.rest()
         assert terminal.process.returncode == code, terminal.written
     assert call("list", app.path)["waiting"] == 6

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pty
+import select
 import subprocess
-import termios
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+# The process makes the terminal its own: Ctrl-C is a signal. A function that is called between fork
+# and exec can wait for ever for a lock that another thread of the tests had.
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class OnTerminal:
@@ -27,12 +35,11 @@ class OnTerminal:
         self._terminal, other = pty.openpty()
         plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-c", OWN_TERMINAL, *command],
             stdin=other,
             stdout=other,
             stderr=other,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
             cwd=folder,
             env={**plain, "TERM": "xterm-256color", "COLUMNS": "100", **(variables or {})},
         )
@@ -45,7 +52,16 @@ class OnTerminal:
             self.written += more
         return self.written
 
-    def _read(self) -> str:
+    def _read(self, seconds: float = 120.0) -> str:
+        """What it writes next; nothing once it has ended.
+
+        Raises
+        ------
+        TimeoutError
+            It writes nothing for so long, and goes on.
+        """
+        if not select.select([self._terminal], [], [], seconds)[0]:
+            raise TimeoutError(f"nothing more was written after: {self.written!r}")
         with contextlib.suppress(OSError):  # Linux says so that the last process has closed it
             return os.read(self._terminal, 4096).decode()
         return ""
@@ -59,5 +75,18 @@ class OnTerminal:
         return self.written.replace("\r\n", "\n")
 
     def type(self, text: str) -> None:
-        """Type a text; "\x03" is Ctrl-C."""
+        """Type a text; "\x04" is Ctrl-D."""
         os.write(self._terminal, text.encode())
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C, and again while it goes on, as a person does.
+
+        The signal is lost for a process that has written its prompt and has not begun to read the answer.
+        """
+        for _ in range(12):
+            self.type("\x03")
+            with contextlib.suppress(TimeoutError):
+                while more := self._read(10.0):
+                    self.written += more
+                return
+        raise TimeoutError(f"Ctrl-C does not end it: {self.written!r}")
