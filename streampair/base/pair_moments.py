@@ -18,6 +18,7 @@ from streampair.base.targets import Target
 from streampair.errors import ConfigError
 from streampair.kernels import pair_moments, scaling
 from streampair.kernels import state as layout
+from streampair.privacy.pipeline_check import class_name
 
 __all__ = ["MomentsRule", "learned_both"]
 
@@ -73,7 +74,7 @@ def learned_both(self: Any, other: Any) -> Any:
     Raises
     ------
     ConfigError
-        If they have other parameters, or more than `max_features` names together.
+        If they are of two classes, have other parameters, or more than `max_features` names together.
 
     Examples
     --------
@@ -85,8 +86,13 @@ def learned_both(self: Any, other: Any) -> Any:
     >>> both.records, both.weights["a"] > 0.0
     (100, True)
     """
-    if type(other) is not type(self):
+    if not isinstance(other, OnlinePairLearner):
         return NotImplemented
+    if type(other) is not type(self):
+        raise ConfigError(
+            f"a {class_name(self)} and a {class_name(other)} cannot be added",
+            fix="add learners of the same class and parameters",
+        )
     mine, theirs = self._fingerprint(), other._fingerprint()
     for name in mine:
         if mine[name] != theirs[name]:
@@ -107,9 +113,7 @@ def learned_both(self: Any, other: Any) -> Any:
 
 def _take(learner: OnlinePairLearner, other: OnlinePairLearner) -> None:
     """Add what another one has learned, which is lost to that one."""
-    kinds = other._column(scaling.KIND).astype(np.int64)
-    fixed = {name for name, kind in zip(other.feature_names, kinds, strict=True) if kind & scaling.FIXED}
-    learner._grow([name for name in other.feature_names if name not in learner._columns.index], fixed)
+    learner._grow([name for name in other.feature_names if name not in learner._columns.index])
     places = np.array([learner._columns.index[name] for name in other.feature_names], dtype=np.intp)
     for each in (learner, other):
         each._count_columns()

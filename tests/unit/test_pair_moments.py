@@ -9,6 +9,7 @@ import pickle
 import warnings
 from typing import Any
 
+import naive
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,7 +32,7 @@ def numbers(family: str, n: int, seed: int = 0, d: int = 4) -> Stream:
     out: Stream = []
     for row in rng.normal(size=(n, d)):
         margin = row[0] - 0.5 * row[1] + rng.normal()
-        x = {f"f{i}": 10.0**i * (row[i] + 0.3 * row[0] + 7.0) for i in range(d)}
+        x = {f"f{i}": 10.0 ** (i % 4) * (row[i] + 0.3 * row[0] + 7.0) for i in range(d)}
         out.append((x, bool(margin > 1.0) if family == "auc" else margin))
     return out
 
@@ -150,8 +151,14 @@ def test_sums_that_cannot_be() -> None:
         one + two
     with pytest.raises(ConfigError, match="has max_features=3, the other max_features=256"):
         one + auc.PairMoments()
+    with pytest.raises(ConfigError, match="has half_life=1000, the other half_life=20"):
+        auc.PairMoments() + auc.PairMoments(half_life=20)
     with pytest.raises(TypeError, match="unsupported operand"):
         one + 1
+    with pytest.raises(ConfigError, match=r"auc\.PairMoments and a streampair\.ranking\.PairMoments cannot"):
+        one + ranking.PairMoments()
+    with pytest.raises(ConfigError, match=r"auc\.PairMoments and a streampair\.auc\.PairOGD cannot be added"):
+        one + auc.PairOGD()
 
 
 def test_names_beyond_the_limit_share_columns_with_a_warning_that_names_another_learner() -> None:
@@ -256,3 +263,230 @@ def test_a_damaged_state_is_refused(change: dict[str, Any], what: str) -> None:
     with pytest.raises(SnapshotError, match=what):
         model.load_state(state)
     assert frozen(model) == before
+
+
+# ---- what is summed up: against sums over all records, and over all pairs of them
+
+
+def states_of(data: Stream, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Features (n, d), 0 where a record lacks one, and labels (n,), of two classes +1 and -1."""
+    X = np.array([[x.get(name, 0.0) for name in names] for x, _ in data])
+    return X, np.array([(1.0 if y else -1.0) if isinstance(y, bool) else y for _, y in data])
+
+
+def ages(n: int, half_life: int | None) -> np.ndarray:
+    """What each of so many records counts, (n,), the last one 1."""
+    return np.ones(n) if half_life is None else 0.5 ** (np.arange(n - 1, -1, -1) / half_life)
+
+
+def check_sums(model: Any, X: np.ndarray, y: np.ndarray, counts: np.ndarray) -> None:
+    """The moments in the state of a sum of learners are those of weighted records; labels are +1 and -1."""
+    state, total = model.to_state(), counts.sum()
+    assert len(state["rows"]) == 0
+    means, label = counts @ X / total, counts @ y / total
+    products = (X - means).T @ np.diag(counts) @ (X - means)
+    cross = (X - means).T @ (counts * (y - label))
+    spreads = np.sqrt(np.diag(products))
+    weight, every, fresh, since, mean_label, squares = state["counts"]
+    assert (weight, every, fresh, since) == pytest.approx((total, total, 0.0, 0.0), rel=1e-9)
+    assert (mean_label, squares) == pytest.approx((label, counts @ (y - label) ** 2), rel=1e-9)
+    assert state["first_moments"][0] == pytest.approx(means, rel=1e-9, abs=1e-12)
+    assert state["first_moments"][1] / spreads == pytest.approx(cross / spreads, rel=1e-9, abs=1e-7)
+    below = np.tril_indices(len(means))
+    correlations = (products / np.outer(spreads, spreads))[below]
+    assert state["moments"] / np.outer(spreads, spreads)[below] == pytest.approx(correlations, abs=1e-9)
+
+
+def check_weights(model: Any, X: np.ndarray, y: np.ndarray, counts: np.ndarray) -> None:
+    """Least squares over all pairs, by brute force, a pair counting the product; labels up to a factor."""
+    one, other = np.triu_indices(len(y), 1)
+    root = np.sqrt(counts[one] * counts[other])
+    least = np.linalg.lstsq(root[:, None] * (X[one] - X[other]), root * (y[one] - y[other]), rcond=None)[0]
+    found, spreads = model.weights_vector, X.std(axis=0)
+    if isinstance(model, auc.PairMoments):
+        found = found * (least[0] / found[0])
+    assert found * spreads == pytest.approx(least * spreads, abs=1e-4)
+
+
+@family_of
+@pytest.mark.parametrize("half_life", [None, 40])
+def test_sums_count_each_record_by_its_age(family: str, half_life: int | None) -> None:
+    data = numbers(family, 200, d=3)
+    make = functools.partial(FAMILIES[family], 1e-6, half_life)
+    model = taught(make(), data) + make()
+    names = [*model.feature_names]
+    X, y = states_of(data, names)
+    check_sums(model, X, y, ages(200, half_life))
+    check_weights(model, X, y, ages(200, half_life))
+    # A mutant: every record weighs the same.
+    if half_life is not None:
+        with pytest.raises(AssertionError):
+            check_sums(model, X, y, ages(200, None))
+        with pytest.raises(AssertionError):
+            check_weights(model, X, y, ages(200, None))
+
+
+@family_of
+@pytest.mark.parametrize("half_life", [None, 40])
+def test_a_sum_counts_the_records_of_both_by_age_and_goes_on(family: str, half_life: int | None) -> None:
+    """Of parts of different lengths, whose names come in another order, one of them in one part alone."""
+    make = functools.partial(FAMILIES[family], 1e-6, half_life)
+    data = numbers(family, 330, d=3)
+    first = [({k: x[k] for k in ("f2", "f0", "f1")}, y) for x, y in data[:130]]
+    second = [({"f1": x["f1"], "own": x["f0"] % 3.0, "f0": x["f0"]}, y) for x, y in data[130:220]]
+    third = data[220:]
+    total = taught(make(), first) + taught(make(), second)
+    names = [*total.feature_names]
+    assert sorted(names) == ["f0", "f1", "f2", "own"]
+    X, y = states_of(first + second, names)
+    counts = np.concatenate([ages(130, half_life), ages(90, half_life)])
+    check_sums(total, X, y, counts)
+    check_weights(total, X, y, counts)
+
+    copies = [pickle.loads(pickle.dumps(total)), total.clone()]
+    copies[1].load_state(total.to_state())
+    taught(total, third)
+    assert all(frozen(taught(copy, third)) == frozen(total) for copy in copies)
+    X, y = states_of(first + second + third, names)
+    late = ages(110, half_life)
+    faded = 1.0 if half_life is None else 0.5 ** (110 / half_life)
+    check_sums(total + make(), X, y, np.concatenate([faded * counts, late]))
+
+
+@family_of
+def test_far_values_are_summed_up_as_they_are_learned(family: str) -> None:
+    """One is cut to 5 spreads and the next, in its column, to 10: not so much as their squares remain."""
+    data = numbers(family, 150, d=2)
+    data[100] = (data[100][0] | {"f0": 1e12}, data[100][1])
+    data[120] = (data[120][0] | {"f0": -1e12}, data[120][1])
+    make = functools.partial(FAMILIES[family], 1e-6, None)
+    model = taught(make(), data) + make()
+    names = [*model.feature_names]
+    columns = naive.Columns(True)
+    learned = [columns.observe(dict(enumerate(x[name] for name in names))) for x, _ in data]
+    X, y = np.array([[*x.values()] for x in learned]), states_of(data, names)[1]
+    assert abs(X[100, names.index("f0")]) < 20.0  # of a column of mean 7 and spread 1
+    check_sums(model, X, y, np.ones(150))
+
+
+@family_of
+def test_a_sum_with_an_empty_learner(family: str) -> None:
+    make = functools.partial(FAMILIES[family], half_life=None)
+    nothing = make() + make()
+    assert nothing.records == 0
+    assert nothing.weights == {}
+    one = taught(make(), numbers(family, 130))
+    sums = [one + make(), make() + one]
+    names = [*one.feature_names]
+    for each in sums:
+        assert [*each.feature_names] == names
+        check_sums(each, *states_of(numbers(family, 130), names), np.ones(130))
+    assert sums[1].weights == pytest.approx(sums[0].weights, rel=1e-12)
+    assert frozen(taught(nothing, numbers(family, 130))) == frozen(one)
+
+
+@family_of
+def test_a_sum_scales_features_as_one_learner_of_all_would(family: str) -> None:
+    """By their statistics: dense and sparse columns, of 0 and 1, indicators, gaps, and a late one."""
+    rng = np.random.default_rng(1)
+    data = raw(family, 1024)  # a power of 2: a single learner has just looked which columns are dense
+    data = [(x | ({"some": 5.0 + rng.normal()} if rng.random() < 0.3 else {}), y) for x, y in data]
+    data = [(x | {"bit": float(t % 3 == 0), "soon": float(t % 7)}, y) for t, (x, y) in enumerate(data)]
+    parts = [data[:300], data[300:]]
+    parts[0] = [({k: v for k, v in x.items() if k != "soon"}, y) for x, y in parts[0]]
+    make = functools.partial(FAMILIES[family], half_life=None)
+    whole = taught(make(), [*parts[0], *parts[1]]).to_state()
+    for order in (parts, parts[::-1]):
+        found = (taught(make(), order[0]) + taught(make(), order[1])).to_state()
+        places = [found["names"].index(name) for name in whole["names"]]
+        assert len(places) == len(found["names"])
+        for what in ("means", "variances", "values_set", "given", "kinds", "cuts"):
+            assert found[what][places] == pytest.approx(whole[what], rel=1e-9, abs=1e-12)
+        # A unit is measured at every eighth value.
+        assert found["units"][places] == pytest.approx(whole["units"], rel=0.02)
+
+
+def test_statistics_with_a_half_life_count_as_many_values_as_it_keeps() -> None:
+    """A part of ten times as many records, all of them long ago but the last ones, counts no more."""
+
+    def part(n: int, mean: float) -> Any:
+        return taught(auc.PairMoments(half_life=5), [({"a": mean + i % 2}, i % 3 == 0) for i in range(n)])
+
+    both = part(1000, 0.0) + part(100, 10.0)
+    mean, variance = (both.to_state()[what][0] for what in ("means", "variances"))
+    assert mean == pytest.approx(5.5, abs=0.1)
+    assert variance == pytest.approx(25.25, abs=0.1)
+
+
+def test_the_limit_of_far_values_is_the_larger_one_of_both() -> None:
+    def part(wild: int) -> Any:
+        data = [({"a": float(i % 5)}, i % 3 == 0) for i in range(60)]
+        return taught(auc.PairMoments(half_life=None), [*data, *[({"a": 1e9}, True)] * wild])
+
+    for one, two in ((0, 2), (2, 0), (2, 3)):
+        assert (part(one) + part(two)).to_state()["cuts"][0] == max(one, two)
+
+
+def test_probabilities_of_a_sum_begin_between_those_of_both() -> None:
+    """Centre, spread, offset and slope are means, weighted by what each part knows of them."""
+    data = numbers("auc", 700)
+    one, two = (taught(auc.PairMoments(half_life=None), part) for part in (data[:100], data[100:]))
+    known, more, both = (model.to_state()["link"] for model in (one, two, one + two))
+    assert 0.0 < known[0] != more[0]
+    assert both[0] == max(known[0], more[0])
+    assert both[1:] == pytest.approx((known[0] * known[1:] + more[0] * more[1:]) / (known[0] + more[0]))
+
+
+# ---- when the weights are solved for
+
+
+def solved_at(model: Any, data: Stream) -> list[int]:
+    """After which of the records, counted from 1, there are new weights of scaled features."""
+    out, before = [], model.to_state()["w"]
+    for t, (x, y) in enumerate(data, 1):
+        model.learn_one(x, y)
+        after = model.to_state()["w"]
+        if after.any() and not np.array_equal(before, after):
+            out.append(t)
+        before = after
+    return out
+
+
+def due(n: int, d: int, half_life: int | None, before: float = 0.0) -> list[int]:
+    """When a twentieth of the weight is new, and d records; `before` has been learned at record 0."""
+    keep = 1.0 if half_life is None else 0.5 ** (1.0 / half_life)
+    out, total, fresh, since = [], before, 0.0, 0
+    for t in range(1, n + 1):
+        total, fresh, since = total * keep + 1.0, fresh * keep + 1.0, since + 1
+        if since >= d and fresh >= 0.05 * total:
+            out.append(t)
+            fresh, since = 0.0, 0
+    return out
+
+
+@pytest.mark.parametrize("half_life", [None, 300])
+def test_weights_are_solved_for_when_a_twentieth_of_the_weight_is_new(half_life: int | None) -> None:
+    model = ranking.PairMoments(half_life=half_life)
+    assert solved_at(model, numbers("ranking", 900, d=2)) == due(900, 2, half_life)
+
+
+def test_a_sum_is_solved_again_when_a_twentieth_of_both_is_new() -> None:
+    data = numbers("ranking", 900, d=2)
+    one, two = (taught(ranking.PairMoments(half_life=None), part) for part in (data[:300], data[300:700]))
+    assert solved_at(one + two, data[700:]) == due(200, 2, None, 700.0)
+
+
+@pytest.mark.parametrize(
+    ("d", "when"),
+    [(15, [15, 30, 45, 60, 75]), (16, [16, 32, 48, 64, 80]), (40, [16, 32, 72]), (64, [16, 32, 64])],
+)
+def test_of_fewer_records_than_columns_weights_are_solved_for_at_powers_of_2(d: int, when: list[int]) -> None:
+    """From 16 on, up to the number of columns; then when as many records are new as there are columns."""
+    assert solved_at(ranking.PairMoments(half_life=None), numbers("ranking", 80, d=d)) == when
+
+
+def test_a_rare_class_is_learned_from() -> None:
+    """One positive in 2,000 records; with none, nothing is."""
+    rows = [({"a": float(i % 11)}, i == 500) for i in range(2000)]
+    model = taught(auc.PairMoments(half_life=None), rows) + auc.PairMoments(half_life=None)
+    assert model.weights["a"] != 0.0
