@@ -457,3 +457,15 @@ def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:
     config.write_text(TOML)
     assert "learned" not in CliRunner().invoke(app, command, env={"COLUMNS": "400"}).output
     assert "learning_lag_seconds" not in json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+
+
+def test_a_card_lists_the_features_and_their_bounds(config: Path) -> None:
+    features = '{ amount = [0, 1000.5], country = ["BE", "NL"] }'
+    for line, wanted in (
+        (f"features = {features}", {"amount": "0 to 1000.5", "country": "BE, NL"}),
+        ('features = ["a", "b"]', dict.fromkeys("ab", "no bounds are declared: from -1 to 1")),
+        ("", "not declared: those of the first record"),
+    ):
+        config.write_text(TOML.replace('features = ["a", "b"]', line))
+        card = json.loads(run(config, "--json").stdout)
+        assert card["deployment"]["features"] == wanted

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import typer
 from harness.applications import write_key
+from harness.support import at_row
 from sklearn.metrics import roc_auc_score
 from streampair_connectors.cli import audit
 from streampair_connectors.cli.app import app
@@ -130,6 +131,26 @@ def test_usage_errors_end_with_2(config: Path) -> None:
     call("replay", config, "x.csv", "--nothing", code=2)
     call("run", config, "--log-level", "loud", code=2)
     call("run", config, "--log-format", "xml", code=2)
+
+
+def test_usage_errors_are_json_with_json(config: Path) -> None:
+    for words, problem, command in (
+        (["replay", config], "Missing argument 'FILE'", "replay"),
+        (["run", config, "--nope"], "No such option: --nope", "run"),
+        (["run", config, "--log-level", "loud"], "'loud' is not one of", "run"),
+        (["budget", "plan", "--n", "many"], "should be a valid number", "budget plan"),
+        (["nothing"], "No such command 'nothing'", ""),
+        (["budget", "nothing"], "No such command 'nothing'", "budget"),
+        (["dlq", "list"], "Missing argument", "dlq list"),
+    ):
+        with at_row(*words):
+            result = CliRunner().invoke(app, [*map(str, words), "--json"], prog_name="streampair")
+            assert (result.exit_code, result.stderr) == (2, "")
+            found = json.loads(result.stdout)
+            assert problem in found["error"]
+            assert found["fix"] == f"{f'streampair {command}'.strip()} --help lists arguments and options"
+            assert found["kind"] == "ConfigError"
+            assert problem in call(*words, code=2).stderr  # in words without --json
 
 
 @pytest.mark.parametrize("command", ["run", "check", "replay"])
@@ -251,6 +272,78 @@ def test_replay_logs_that_records_lie_outside_their_bounds(config: Path, tmp_pat
     assert "outside their bounds" not in result.stdout
 
 
+def warnings_of_replay(config: Path, events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What `replay` logs about some events, by the names of the warnings."""
+    data = config.with_name("events.jsonl")
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in events))
+    said = call("replay", config, data, "--output", config.with_name("scores.jsonl")).stderr
+    logged = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return {each["event"]: each for each in logged}
+
+
+def behind(step: str, text: str) -> str:
+    """A configuration whose learner has a step in front."""
+    return text.replace("[learner]", f'[[learner.steps]]\nclass = "{step}"\n[[learner.steps]]')
+
+
+def test_replay_warns_of_a_file_that_ends_in_the_warm_up(config: Path) -> None:
+    """All scores are 0 then; what the warning says to do helps."""
+    long, short = ", horizon = 20000", ", horizon = 300"
+    steps = behind("streampair.preprocessing.Bounds", PRIVATE)
+    steps = steps.replace('Bounds"\n', 'Bounds"\noptions = { bounds = { a = [0, 2], b = [0, 1] } }\n')
+    for text, options, fix, better in (
+        (PRIVATE, long, "set learner.options.horizon, which is 20,000, to the number", short),
+        (PRIVATE, ", warmup = 300", "or set learner.options.warmup to fewer", ", warmup = 20"),
+        (PRIVATE, "", "or set learner.options.warmup to fewer", ", warmup = 20"),
+        (steps, long, "set learner.steps[1].options.horizon", short),
+    ):
+        with at_row(options, fix):
+            config.write_text(text + f"options = {{ delta = 1e-4{options} }}\n")
+            warning = warnings_of_replay(config, rows(300))["warm_up_not_over"]
+            assert "and 300 were learned" in warning["detail"]
+            assert fix in warning["next_step"]
+            config.write_text(text + f"options = {{ delta = 1e-4{better} }}\n")
+            assert "warm_up_not_over" not in warnings_of_replay(config, rows(300))
+
+
+@pytest.mark.filterwarnings("default::streampair.errors.PrivacyWarning")
+def test_replay_warns_of_bounds_that_most_values_are_outside_of(config: Path) -> None:
+    """Names and counts, and no value."""
+    far = [{**row, "a": row["a"] + 4711 * (i % 10 < 6), "b": 2 * (i % 2)} for i, row in enumerate(rows(200))]
+    bounded = TOML.replace('["a", "b"]', "{ a = [0, 2], b = [0, 1] }")
+    private = bounded.replace("PairOGD", "PairFTRL") + "options = { delta = 1e-4, warmup = 20 }\n"
+    for text in (bounded, private):
+        with at_row(text):
+            config.write_text(text)
+            warning = warnings_of_replay(config, far)["values_outside_bounds"]
+            assert warning["features"] == {"a": 120}
+            assert "most values of 'a' in 200 events" in warning["detail"]
+            assert "471" not in json.dumps(warning)
+            assert "values_outside_bounds" not in warnings_of_replay(config, rows(200))
+
+
+def test_check_warns_of_a_private_learner_without_bounds(config: Path) -> None:
+    options = 'options = { delta = 1e-4 }\n[store]\ndirectory = "state"\n'
+    unbounded = TOML.replace("PairOGD", "PairFTRL") + options
+    scaled = behind("streampair.preprocessing.Bounds", unbounded)
+    for text, wanted in (
+        (unbounded, "Write input.features = { a = [LOW, HIGH], b = [LOW, HIGH] }, by what is known"),
+        (unbounded.replace('features = ["a", "b"]\n', ""), "Write input.features = { NAME = [LOW, HIGH] }"),
+        (
+            behind("river.preprocessing.Normalizer", unbounded),
+            "Write learner.steps[1].options.bounds = { NAME",
+        ),
+        (scaled.replace('Bounds"\n', 'Bounds"\noptions = { bounds = { a = [0, 1] } }\n'), None),
+        (PRIVATE + options, None),
+        (TOML, None),
+    ):
+        with at_row(wanted):
+            config.write_text(text)
+            lines = [line for line in call("check", config).stdout.splitlines() if "have no bounds" in line]
+            assert len(lines) == (wanted is not None), lines
+            assert all(line.startswith("WARN bounds: ") and str(wanted) in line for line in lines)
+
+
 def test_check_says_that_every_message_of_a_label_topic_is_one_label(config: Path) -> None:
     """A field that nobody named would otherwise be taken for the positive label without a word."""
     later = '[label_input]\ntopic = "frauds"\nid = "key"\nafter = "6s"\nabsent = false\n'
@@ -349,7 +442,7 @@ def test_replay_sets_bad_events_aside(config: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("missing.jsonl", None, "cannot be read: No such file"),
+        ("missing.jsonl", None, "missing.jsonl cannot be read: No such file"),
         ("short.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], "cannot be read"),
         ("damaged.jsonl.gz", gzip.compress(b'{"a": 1}\n', mtime=0)[:10] + b"\xff" * 20, "cannot be read"),
         ("not.csv.gz", b"plain", "is not a gzip file: it begins with b'pl'"),
@@ -357,7 +450,9 @@ def test_replay_sets_bad_events_aside(config: Path) -> None:
         ("tabs.csv", b"a\tb\ty\n1\t2\t1\n", "are separated by tabs"),
         ("numbers", b"1 2 3\n", "has no column 'a'"),
         ("columns.csv", b"a,y\n1,1\n", "has no column 'b'"),
-        ("empty.csv", b"", "has no column 'a'"),
+        ("empty.csv", b"", "empty.csv is empty"),
+        ("empty.jsonl", b"", "empty.jsonl has no events"),
+        ("empty.csv.gz", gzip.compress(b""), "empty.csv.gz is empty"),
     ],
 )
 def test_replay_of_a_file_that_cannot_be_used(
@@ -391,14 +486,14 @@ def test_replay_knows_the_format_of_standard_input(config: Path, csv: bool, pack
     [
         ("a,b,y\n1,x,1\n1,,1\n2,x,0\n", "3 of 3 events could not be used, most often: feature 'b' is text"),
         ("a,b,y\n1,2,\n3,4,\n", "no event has the label 'y'"),
-        ("a,b,y\n", "the file has no events"),
+        ("a,b,y\n", "events.csv has no events"),
     ],
 )
 def test_a_replay_that_learned_nothing_fails_with_the_reason(config: Path, content: str, reason: str) -> None:
     file = config.with_name("events.csv")
     file.write_text(content)
     numbers_only = "learner.class=river.linear_model.LogisticRegression"
-    result = call("replay", config, file, "--set", numbers_only, code=1)
+    result = call("replay", config, file.name, "--set", numbers_only, code=1)
     assert f"error: nothing was learned: {reason}" in result.stderr
     assert "learned: 0" in result.stderr
     assert "  fix: " in result.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.support import in_one_case
+from harness.support import at_row, in_one_case
 from pydantic import SecretStr
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, Duration, KafkaConfig, load_config, parse_config
@@ -178,6 +178,17 @@ def test_a_file_that_is_no_configuration(tmp_path: Path, text: str | bytes | Non
         file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError, match=problem):
         load_config(file)
+
+
+def test_a_file_of_events_is_no_configuration(tmp_path: Path) -> None:
+    """Whether it exists or not."""
+    for name, content in (("events.csv", "a,y\n1,1\n"), ("events.jsonl", ""), ("missing.json", None)):
+        with at_row(name):
+            if content is not None:
+                (tmp_path / name).write_text(content)
+            with pytest.raises(ConfigError, match=f"{name} is no configuration") as caught:
+                load_config(tmp_path / name)
+            assert f"--file {tmp_path / name}" in caught.value.fix
 
 
 def test_a_byte_order_mark_is_no_part_of_a_secret_or_an_audit(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_said_with_its_fix(table: Path) -> None:
     for name, content, code, problem in (
         ("semi.csv", "a;label\n1;0\n", 1, "separated by semicolons"),
         ("none.csv", "a,label\n", 1, "has no events"),
-        ("void.csv", "", 1, "has no events"),
+        ("void.csv", "", 1, "void.csv has no events"),
         ("bad.jsonl", "oops\n", 1, "none of 1 events"),
         (
             "two.jsonl",
@@ -190,6 +190,7 @@ def test_what_cannot_be_read_is_said_with_its_fix(table: Path) -> None:
             assert problem in said
             assert "\n  fix: " in said
             assert not Path("x.toml").exists()
+    assert "missing.csv cannot be read" in call("init", "x.toml", "--file", "missing.csv", code=1).stderr
     assert "--topic" in call("init", "x.toml", code=2).stderr
     assert "folder" in call("init", "none/x.toml", "--file", table, code=2).stderr
     assert "cannot name an application" in call("init", "a b.toml", "--file", table, code=2).stderr

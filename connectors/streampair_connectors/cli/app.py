@@ -24,6 +24,7 @@ from streampair_connectors.cli.init import init
 from streampair_connectors.cli.model import model_app
 from streampair_connectors.cli.options import (
     AsJson,
+    Commands,
     ConfigPath,
     LogFormat,
     LogLevel,
@@ -82,6 +83,7 @@ without [kafka], `replay`; each problem is printed with its fix. A minimal confi
 
 app = typer.Typer(
     name="streampair",
+    cls=Commands,
     help=_INTRODUCTION,
     epilog=_EPILOG,
     no_args_is_help=True,

@@ -306,9 +306,25 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             "over topics": f"{budget.over_topics}: {budget.why}",
         }
     report = report.replace(notes=(*report.notes, *settings.privacy_notes))
-    deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
+    deployment = {
+        "application": settings.app,
+        "topic": settings.input.topic,
+        "learner": name,
+        "features": _declared_features(settings, learner),
+    }
     made = card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
     return made if unread is None else without_spend(made, unread)
+
+
+def _declared_features(settings: Config, learner: Any) -> dict[str, str] | str:
+    """The features of a private learner, each with its bounds or values."""
+    bounds, categories = learner.bounds or {}, settings.input.categories()
+    names = dict.fromkeys([*bounds, *learner.feature_names], "no bounds are declared: from -1 to 1")
+    found = names | {name: f"{low:.10g} to {high:.10g}" for name, (low, high) in bounds.items()}
+    if categories is not None:
+        found = {name: text for name, text in found.items() if name not in categories.columns}
+        found |= {str(name): ", ".join(map(str, values)) for name, values in categories.places.items()}
+    return {str(name): text for name, text in found.items()} or "not declared: those of the first record"
 
 
 def card(

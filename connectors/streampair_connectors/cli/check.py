@@ -19,6 +19,7 @@ from streampair.privacy.accounting import doubts
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder, schema_registry
 from streampair_connectors.config import Config, KafkaConfig, duration_text
+from streampair_connectors.config.toml_lines import toml_key
 from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.admin import (
     FLAG,
@@ -224,6 +225,7 @@ def _check_learner(config: Config, report: Report) -> Any:
         )
         for text in doubts(privacy.epsilon_budget, privacy.delta, privacy.horizon_left):
             report.doubtful("privacy", text)
+        _check_bounds(config, lane.learner, report)
     if privacy is not None and getattr(lane.learner, "seed", 0) is None:
         kept = f"in {config.state_directory / config.app}.noise-key, made at the first start"
         report.good(
@@ -253,6 +255,22 @@ def _check_choice(config: Config, report: Report) -> None:
             f"linear: {family}.Forest ranks most tables better, and takes about three times as long "
             "(docs/learners.md)",
         )
+
+
+def _check_bounds(config: Config, learner: Any, report: Report) -> None:
+    """Warn of a private learner without bounds, which takes values to be from -1 to 1."""
+    steps = config.learner.steps
+    if learner.bounds is not None or "streampair.preprocessing.Bounds" in named_steps(config):
+        return
+    names = (learner.features if steps else config.input.field_names()) or ["NAME"]
+    pairs = [f"{toml_key(str(name))} = [LOW, HIGH]" for name in names[:5]] + ["..."] * (len(names) > 5)
+    key = f"learner.steps[{len(steps) - 1}].options.bounds" if steps else "input.features"
+    line = f"{key} = {{ {', '.join(pairs)} }}"
+    report.doubtful(
+        "bounds",
+        "the features have no bounds, so values are taken to be from -1 to 1, and larger ones are cut off: "
+        f"most of a feature such as an amount is lost. Write {line}, by what is known without the events",
+    )
 
 
 def _start_text(config: Config) -> str:

@@ -40,7 +40,7 @@ from streampair_connectors.config import Config
 from streampair_connectors.config.file_kinds import kind_of
 from streampair_connectors.worker.factory import taken_cells
 
-__all__ = ["EventFile", "Lines", "open_labels", "open_lines", "open_source"]
+__all__ = ["EventFile", "Lines", "display_name", "open_labels", "open_lines", "open_source"]
 
 _BLOCK = 1 << 18  # bytes: some thousand lines, so that the cost per block is negligible
 _READ_ERRORS = (OSError, EOFError, zlib.error)
@@ -204,7 +204,7 @@ def _read_lines(
     wait: bool,
 ) -> Lines:
     """Return the lines of a file; `wanted`: columns that the header of a CSV file must have."""
-    name = _display_name(path)
+    name = display_name(path)
     with _read_errors(path):
         file = _decompressed(path, raw)
         _check_kind(name, file)
@@ -222,7 +222,8 @@ def _open(path: str) -> io.BufferedReader:
         return cast("io.BufferedReader", sys.stdin.buffer) if path == "-" else open(path, "rb")
 
 
-def _display_name(path: str) -> str:
+def display_name(path: str) -> str:
+    """The name of a file in messages."""
     return "standard input" if path == "-" else path
 
 
@@ -237,9 +238,12 @@ def _read_errors(path: str) -> Iterator[None]:
         yield
     except _READ_ERRORS as error:
         reason = getattr(error, "strerror", None) or str(error)
+        fix = "check the path, its permissions and that a .gz file is complete"
+        if isinstance(error, FileNotFoundError):
+            fix = f"correct the path; a relative one starts at {Path.cwd()}"
         raise SourceError(
-            f"{_display_name(path)} cannot be read: {reason}",
-            fix="check the path, its permissions and that a .gz file is complete",
+            f"{display_name(path)} cannot be read: {reason}",
+            fix=fix,
             retriable=False,
         ) from None
 
@@ -324,6 +328,8 @@ def _check_columns(name: str, header: list[str], wanted: Sequence[str], nearest:
 
 def _no_column(name: str, header: list[str], column: str, nearest: _Nearest) -> tuple[str, str]:
     """Return the problem of a header without a column, and the fix."""
+    if not header:
+        return f"{name} is empty", "name a file of CSV with its header, or of JSON lines"
     if (other := _other_delimiter(name, header)) is not None:
         return other
     padded = next((each for each in header if each.strip() == column.strip()), None)
@@ -333,7 +339,7 @@ def _no_column(name: str, header: list[str], column: str, nearest: _Nearest) -> 
             "remove the blanks around the names in the file, or name the column "
             f"{padded!r} in the configuration",
         )
-    columns = ", ".join(map(repr, header[:20])) or "none"
+    columns = ", ".join(map(repr, header[:20]))
     plain = (
         "correct the key of the configuration that names it, such as input.features or input.label, or the "
         "file's first line (CSV has a header; a line of JSON begins with a brace)"
@@ -364,7 +370,7 @@ def _check_lines(name: str, file: io.BufferedReader) -> None:
         what, tool = "has JSON over several lines", "jq -c ."
     else:
         return
-    command = tool if name == _display_name("-") else f"{tool} {shlex.quote(name)} > events.jsonl"
+    command = tool if name == display_name("-") else f"{tool} {shlex.quote(name)} > events.jsonl"
     raise _refuse(
         f"{name} {what}, and each event must be a line of its own",
         f"write a line for each event, as this command does: {command}",

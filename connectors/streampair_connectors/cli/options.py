@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair_connectors.config import Config, load_config
 
 __all__ = [
     "AsJson",
+    "Commands",
     "ConfigPath",
     "LogFormat",
     "LogLevel",
@@ -149,6 +151,39 @@ def time_text(milliseconds: int | None) -> str:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return f"{milliseconds} ms since the epoch"
+
+
+# Of the click that Typer has, its own or the package, by version.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+class Commands(TyperGroup):
+    """The commands, whose wrong calls are errors as all others are, with --json in JSON."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """As of Click: parse the options in front of a command."""
+        as_json = "--json" in args
+        with _usage_errors(as_json):
+            context = super().make_context(info_name, args, parent, **extra)
+        context.meta[__name__] = as_json
+        return context
+
+    def invoke(self, ctx: Any) -> Any:
+        """As of Click: parse the words of a command, and run it."""
+        with _usage_errors(ctx.meta[__name__]):
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _usage_errors(as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except _UsageError as error:
+        if not as_json:
+            raise
+        command = "streampair" if error.ctx is None else error.ctx.command_path
+        failure = ConfigError(error.format_message(), fix=f"{command} --help lists arguments and options")
+        raise _failed(failure, as_json) from None
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from rich.text import Text
 from streampair.engine import DeadLetter, LaneId, LaneOutput, OrderedRecord, Record, Scored
 from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError, RecordError, SourceError
-from streampair_connectors.cli.event_files import EventFile, Lines, open_labels, open_source
+from streampair_connectors.cli.event_files import EventFile, Lines, display_name, open_labels, open_source
 from streampair_connectors.cli.late_labels import DueEvents, check_late_labels
 from streampair_connectors.cli.output_files import OutputFile, check_outputs, files_of
 from streampair_connectors.codecs.fixes import label_fix
@@ -41,17 +41,19 @@ from streampair_connectors.codecs.json_fields import json_object
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config
 from streampair_connectors.observability.dashboard import frame, recorded_page
+from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.causes import add_letter
-from streampair_connectors.worker.factory import build_lane
+from streampair_connectors.worker.factory import build_lane, is_private
 from streampair_connectors.worker.first_events import FirstEvents
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
 __all__ = ["Replay", "replay_file", "summarise"]
 
+log = get_logger(__name__)
 _json = msgspec.json.Encoder()
 # Interval of the lane's metrics: each publication computes an AUC.
 _PUBLISH_SECONDS = 0.25
@@ -104,6 +106,8 @@ class Replay:
     _waiting: bool = field(default=False, init=False, repr=False)
     _errors: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _last: bytes = field(default=b"", init=False, repr=False)
+    _learner: Any = field(default=None, init=False, repr=False)
+    _all_zero: bool = field(default=True, init=False, repr=False)
 
     def interrupt(self) -> None:
         """End the replay after the current batch; called from a signal handler.
@@ -126,6 +130,33 @@ class Replay:
         with contextlib.suppress(RecordError):
             return label_fix(self.config.input, json_object(self._last))
         return None
+
+    def warn(self, gauges: LaneGauges) -> None:
+        """Log what makes scores useless: a warm-up as long as the file, and values outside their bounds.
+
+        Names and counts, and no values of records.
+        """
+        run = self._learner.run if is_private(self.config) else None
+        slots = 0 if run is None else run.slots
+        if self._all_zero and 0 < slots <= self._learner.settings.warmup:
+            log.warning(
+                "warm_up_not_over",
+                app=self.config.app,
+                detail=f"all scores are 0: the warm-up takes the first {self._learner.settings.warmup:,} "
+                f"events, and {slots:,} were learned",
+                next_step=_shorter_warm_up(self.config, self._learner),
+            )
+        most = {name: count for name, count in (gauges.outside or {}).items() if 2 * count > self.events}
+        if most:
+            log.warning(
+                "values_outside_bounds",
+                app=self.config.app,
+                features=most,
+                detail=f"most values of {', '.join(map(repr, most))} in {self.events:,} events are outside "
+                "the bounds of input.features",
+                next_step="correct the bounds, by what is known without these events: a learner that has "
+                "bounds cuts values off at them",
+            )
 
     def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
         """Score and learn every record of the file.
@@ -166,6 +197,7 @@ class Replay:
                 "the learner counts records by entity, the key of a message, but a file has no keys",
                 fix="replay without entity=, or use Kafka",
             )
+        self._learner = lane.learner
         labels: LaneLabels = (config.app, topic, config.learner.label())
         timer = LaneTimer(lane, clock, self.telemetry, labels)
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
@@ -180,6 +212,7 @@ class Replay:
         for batch in self._until_interrupted(batches):
             output = timer.process(batch)
             self._last = batch[-1].value or b""
+            self._all_zero = self._all_zero and not any(each.score for each in output.scores)
             first.note(batch, output.scores)
             start = time.perf_counter()
             scores, letters = output.scores, output.dead_letters
@@ -248,6 +281,18 @@ def _by_line(batch: Sequence[OrderedRecord], output: LaneOutput) -> tuple[list[S
     return scores, letters
 
 
+def _shorter_warm_up(config: Config, learner: Any) -> str:
+    """How to have the warm-up of a private learner end within the file."""
+    steps = config.learner.steps
+    options = f"learner.steps[{len(steps) - 1}].options" if steps else "learner.options"
+    if learner.warmup is None and learner.settings.horizon is not None:
+        return (
+            f"set {options}.horizon, which is {learner.settings.horizon:,}, to the number of events; or use "
+            "a file with more events"
+        )
+    return f"use a file with more events, or set {options}.warmup to fewer"
+
+
 def _letter_line(letter: DeadLetter) -> bytes:
     line: dict[str, Any] = {"offset": letter.offset, "stage": letter.stage, "error": letter.error}
     try:
@@ -311,6 +356,7 @@ def replay_file(
         if replay.interrupted:
             summary["interrupted"] = True
         report(summary)
+        replay.warn(gauges)
         if replay.interrupted:
             raise KeyboardInterrupt
         _check_learned(replay, summary, config)
@@ -435,7 +481,9 @@ def _check_learned(replay: Replay, summary: dict[str, Any], config: Config) -> N
             retriable=False,
         )
     raise SourceError(
-        "nothing was learned: the file has no events", fix="use a file with events", retriable=False
+        f"nothing was learned: {display_name(replay.path)} has no events",
+        fix="use a file with events",
+        retriable=False,
     )
 
 

@@ -114,7 +114,11 @@ def file_sample(path: str, most: int, declared: Mapping[str, Any], *, count: boo
         header = lines.header
         sample = Sample(f"file {lines.name}", records, total, header=header)
     if not records:
-        raise SourceError(f"{lines.name} has no events", fix="name a file that has some", retriable=False)
+        raise SourceError(
+            f"{lines.name} has no events",
+            fix="name a file of CSV with its header, or of JSON lines",
+            retriable=False,
+        )
     if header is None and "envelope" in declared:
         sample.input["envelope"] = declared["envelope"]
     sample.read(json_object if header is None else lambda value: csv_row(value, header))

@@ -34,13 +34,14 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] | None = 
         problem is named, with the nearest known key for an unknown one.
     """
     file = Path(path)
+    _check_not_events(file)
     try:
         data = tomllib.loads(_text(file))
     except OSError as error:
-        raise ConfigError(
-            f"the configuration {file} cannot be read: {error.strerror}",
-            fix="check the path and its permissions",
-        ) from None
+        fix = "check the path and its permissions"
+        if isinstance(error, FileNotFoundError):
+            fix = f"correct the path; streampair init {file} --topic TOPIC, or --file FILE, writes one"
+        raise ConfigError(f"the configuration {file} cannot be read: {error.strerror}", fix=fix) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {file} is not TOML: {error}", fix="correct that line") from None
     settings = tuple(overrides or ())
@@ -51,6 +52,15 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] | None = 
     )
     config._file, config._overrides, config._places = file.absolute(), settings, places
     return config
+
+
+def _check_not_events(file: Path) -> None:
+    """Refuse a file whose name is that of a table of events."""
+    if file.suffix in (".csv", ".json", ".jsonl", ".ndjson"):
+        raise ConfigError(
+            f"{file} is no configuration: its name is that of a file of events",
+            fix=f"name a .toml file; streampair init {file.stem}.toml --file {file} writes one from events",
+        )
 
 
 def _text(file: Path) -> str:
