@@ -1472,6 +1472,8 @@ def _checked_statistics(
         raise ValueError("statistics of another shape, or not finite")
     if any((values < 0.0).any() for name, values in found.items() if name not in ("means", "mean_rests")):
         raise ValueError("statistics below 0")
+    if "cuts" in found and (found["cuts"] > scaling.MOST_CUTS).any():
+        raise ValueError("more far values than can be")
     if "kinds" in found and not np.isin(found["kinds"], range(2 * scaling.BEGUN)).all():
         raise ValueError("columns of an unknown kind")
     return found

@@ -48,6 +48,7 @@ from streampair.privacy.mechanisms.table_moments import (
     sample_sums,
 )
 from streampair.privacy.noise import ChainedNoise, NoiseKey
+from streampair.privacy.report import TABLE_AS_ASSUMED
 from streampair.records.features import Design
 
 __all__ = ["ASSUMED", "Job", "Sums", "fit"]
@@ -58,10 +59,12 @@ Learner = auc.PairFTRL | ranking.PairFTRL
 
 _NAME = "streampair history 1"
 _CHUNK = 2**14  # rows that are prepared at a time
+_MOST_CHECKED = 100_000_000  # rows whose ids `fit` compares, in 8 bytes each
 
 ASSUMED = (
     "a row holds the records of one person, and no other row does: tables are joined one to one",
-    "no two rows of the table have one id, and the sums of each batch are added once, after retries too",
+    "no two rows of the table have one id, and the sums of each batch are added once, after retries too "
+    "(`fit` checks both in a table of at most 100,000,000 rows)",
     "which rows there are, how many and with which ids depends on no content: a filter on content makes the "
     "features of a row None in place of leaving it out",
     "no feature of a row is computed from other rows: no windows, aggregates, ranks, or scalers that were "
@@ -393,6 +396,10 @@ class Job:
             If a column is missing or has another type, a whole row has no label, or a row id is missing or
             occurs twice in the batch. The message quotes no value.
         """
+        return self._sums_and_ids(batch)[0]
+
+    def _sums_and_ids(self, batch: Any) -> tuple[Sums, NDArray[np.uint64]]:
+        """`sums`, and the hashes of the row ids (n,)."""
         plain, done, design = self._plain, self._standardisation, self._design()
         rows = read_batch(batch, plain.features, plain.label, plain.row_id, plain.salt)
         raw, (hashes, kind) = rows.values, rows.ids
@@ -412,7 +419,7 @@ class Job:
             else:
                 design.prepare(part, ready, usable)
                 cells += product_sums(ready, ys, done.centre)
-        return Sums(
+        found = Sums(
             cells,
             len(hashes),
             int(mine.sum()),
@@ -421,6 +428,7 @@ class Job:
             kind,
             self.digest,
         )
+        return found, hashes
 
     def standardised(
         self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
@@ -625,9 +633,9 @@ class Job:
                 unit=settings.relation.unit,
                 adjacency=settings.relation.adjacency,
                 kind="holds",
-                guarantee="exact accounting of every attempt, in Gaussian differential privacy, of a table "
-                "whose rows are as streampair.history.ASSUMED says: one person each, added once, no content "
-                "in ids, numbers of rows or other rows",
+                guarantee="exact accounting of every attempt, in Gaussian differential privacy, "
+                f"{TABLE_AS_ASSUMED}: one person each, added once, no content in ids, numbers of rows or "
+                "other rows",
                 horizon=plain.rows,
             ),
             metadata={
@@ -730,6 +738,8 @@ def fit(
 ) -> Model:
     """Both stages of a job over a table that can be read twice, in this process.
 
+    Up to 100,000,000 rows it checks that no row id occurs twice in the table, with 8 bytes of memory a row.
+
     Parameters
     ----------
     job
@@ -745,7 +755,8 @@ def fit(
     ConfigError
         If the batches can be read only once.
     RecordError, PrivacyError, StoreError
-        As of `Job.sums`, `Job.standardised` and `Job.release`.
+        As of `Job.sums`, `Job.standardised` and `Job.release`; RecordError also if a row id occurs twice, in
+        one batch or in two. Then nothing is spent.
 
     Examples
     --------
@@ -779,9 +790,32 @@ def fit(
 
 def _total(job: Job, batches: Iterable[Any]) -> Sums:
     total: Sums | None = None
+    rows = job._plain.rows
+    ids = np.empty(rows if rows <= _MOST_CHECKED else 0, dtype=np.uint64)
     for batch in batches:
-        part = job.sums(batch)
+        part, hashes = job._sums_and_ids(batch)
+        start = 0 if total is None else total.rows
         total = part if total is None else total + part
+        if total.rows <= len(ids):
+            ids[start : total.rows] = hashes
     if total is None:
         raise RecordError("the table has no batches", fix="give at least one")
+    if total.rows == len(ids):
+        _check_once(ids)
     return total
+
+
+def _check_once(ids: NDArray[np.uint64]) -> None:
+    """Refuse hashes of row ids of which one occurs twice; they are sorted in place.
+
+    Different numbers have different hashes. Two of 100,000,000 different texts have one hash with probability
+    3e-4, and are refused too.
+    """
+    ids.sort()
+    again = int(np.count_nonzero(ids[1:] == ids[:-1]))
+    if again:
+        raise RecordError(
+            f"{again} row ids of the table occur twice, in two of its batches",
+            fix="give each batch once, and every row an id of its own; ids that are texts and all differ "
+            "share a hash once in thousands of tables: then give another salt",
+        )

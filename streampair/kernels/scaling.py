@@ -80,6 +80,8 @@ BEGUN = 8
 #: column takes twice as many from then on: one wild value is an error, several are how the column is. With a
 #: half-life that fades.
 REACH = 5.0
+#: More cuts than numbers allow: after so many no feature is too far away.
+MOST_CUTS = 1000.0
 #: So many values are taken as they are before.
 ENOUGH = 30.0
 #: From so many values on the unit is measured at every eighth: a spread hardly moves, and roots are slow.

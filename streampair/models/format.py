@@ -223,6 +223,8 @@ class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = {name: getattr(self, field).numbers(field, d) for field, name in RUNNING.items()}
         if any((values < 0.0).any() for name, values in found.items() if name != "means"):
             raise ValueError("a statistic of the features is below 0")
+        if (found["cuts"] > MOST_CUTS).any():
+            raise ValueError("cuts are out of range")
         kinds = self.kinds.whole("kinds", d)
         if not ((kinds >= 0) & (kinds < MOST_KINDS)).all():
             raise ValueError("a feature is of an unknown kind")
@@ -640,6 +642,7 @@ RUNNING = {
 }
 INDICATOR = 4
 MOST_KINDS = 16
+MOST_CUTS = 1000
 MOST_HASHES = 8
 MOST_BUCKETS = 4096
 

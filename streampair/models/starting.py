@@ -21,7 +21,7 @@ from streampair.models.format import Curve, Document, Labels, LinearModel
 from streampair.models.scoring import columns_of, raw_weights
 from streampair.privacy.mechanisms.base import Link
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
-from streampair.privacy.report import DECLARED_PUBLIC, StartAccount
+from streampair.privacy.report import DECLARED_PUBLIC, TABLE_AS_ASSUMED, StartAccount
 from streampair.steps import check_same, load_parts
 
 __all__ = ["begin_from"]
@@ -195,7 +195,8 @@ def _account_of(document: LinearModel, learner: PrivateLearner, public: bool) ->
     if not 0.0 <= promise.mu_spent < math.inf:
         raise ConfigError(f"the model has spent mu {promise.mu_spent}", fix=fix)
     before = DECLARED_PUBLIC in promise.guarantee
-    return StartAccount(document.class_name, promise.mu_spent, promise.kind, before)
+    table = f", {TABLE_AS_ASSUMED}," if TABLE_AS_ASSUMED in promise.guarantee else ""
+    return StartAccount(document.class_name + table, promise.mu_spent, promise.kind, before)
 
 
 def _check_learner(learner: Any) -> None:

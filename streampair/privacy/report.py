@@ -20,6 +20,7 @@ __all__ = [
 
 
 DECLARED_PUBLIC = "that is declared public"
+TABLE_AS_ASSUMED = "of a table whose rows are as streampair.history.ASSUMED says"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class StartAccount:
     Parameters
     ----------
     model
-        Class of the learner that the model is of.
+        Class of the learner that the model is of, and `TABLE_AS_ASSUMED` if it goes back to a table.
     mu
         mu of its releases. None: the model is declared public, and adds nothing.
     kind

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
 from harness.lane_on_disk import LaneOnDisk
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from streampair_connectors.cli.app import app
 from typer.testing import CliRunner
 
-from streampair import auc, models
+from streampair import auc, history, models
 from streampair.engine import OrderedRecord
 
 TOML = """
@@ -241,6 +242,23 @@ def test_graphs_that_are_no_models(tmp_path: Path) -> None:
     damaged = models.export(auc.PairOGD(), metadata={"privacy_card": {"status": 1}})
     models.save(damaged, tmp_path / "card.json")
     assert "the privacy card in the file is damaged" in call("show", tmp_path / "card.json", code=1)
+
+
+def test_what_is_assumed_of_a_table_is_shown(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.uniform(-1, 1, 500)
+    table = {"id": np.arange(500), "a": a, "y": a > 0.2}
+    learner = auc.PairFTRL(1.0, 1e-4, bounds={"a": (-1, 1)})
+    job = history.Job(learner, label="y", rows=500, row_id="id", salt="salt")
+    model = history.fit(job, [table], bytes(32), account=tmp_path / "account")
+    models.save(model, tmp_path / "model.json")
+    printed = call("show", tmp_path / "model.json")
+    assert "  assumed " in printed
+    text_of_command = " ".join(printed.split())
+    assert all(text_of_command.count(text) == 1 for text in history.ASSUMED)
+    for odd in (1, {"assumed": 1}):
+        models.save(models.export(auc.PairOGD(), metadata={"history": odd}), tmp_path / "odd.json")
+        assert "  assumed " not in call("show", tmp_path / "odd.json")
 
 
 SAMPLES = {

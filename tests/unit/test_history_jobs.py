@@ -350,3 +350,57 @@ def test_it_ranks_as_a_stream_does(tmp_path: Path) -> None:
     assert abs(mean - y.mean()) < 0.05
     with pytest.raises(PrivacyError, match="has been released"):
         history.fit(one, [table], KEY, account=tmp_path / "a")
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_fit_refuses_an_id_that_is_in_two_batches(text: bool, tmp_path: Path) -> None:
+    """Or a batch that comes twice in place of another one: the sums alone do not show it."""
+    table = frame().astype({"id": str if text else int})
+    one, account = job(), tmp_path / "a"
+    copied = table.copy()
+    copied.loc[N - 1, "id"] = copied.loc[0, "id"]
+    for batches, count in (
+        ([copied[:250], copied[250:]], 1),
+        ([table[:250], table[:250]], 250),
+    ):
+        sum(map(one.sums, batches))
+        with pytest.raises(RecordError, match=rf"^{count} row ids of the table occur twice") as caught:
+            history.fit(one, batches, KEY, account=account)
+        assert str(copied.loc[0, "id"]) not in str(caught.value).split()
+    assert not account.exists()  # nothing is spent
+    history.fit(one, [table[250:], table[:250]], KEY, account=account)
+
+
+def test_a_fit_in_the_second_stage_refuses_an_id_that_is_in_two_batches(tmp_path: Path) -> None:
+    table, one, account = frame(), job(), tmp_path / "a"
+    table.loc[N - 1, "id"] = table.loc[0, "id"]
+    batches = [table[:250], table[250:]]
+    one.standardised(sum(map(one.sums, batches)), KEY, account=account)
+    before = account.read_bytes()
+    with pytest.raises(RecordError, match="1 row ids of the table occur twice"):
+        history.fit(one, batches, KEY, account=account)
+    assert account.read_bytes() == before
+
+
+def test_ids_of_a_table_of_another_size_than_declared_are_not_compared(tmp_path: Path) -> None:
+    for parts in ([frame()[:499]], [frame(), frame(700)[500:]]):
+        with pytest.raises(RecordError, match="rows were read, and rows=500 was declared"):
+            history.fit(job(), parts, KEY, account=tmp_path / "a")
+
+
+def test_what_is_assumed_goes_wherever_the_model_goes(tmp_path: Path) -> None:
+    """Into the file, into the report of a learner that begins with it, and of one that begins with that."""
+    model = history.fit(job(), [frame()], KEY, account=tmp_path / "a")
+    said = "of a table whose rows are as streampair.history.ASSUMED says"
+    assert said in model.privacy["guarantee"]
+    for _ in range(2):
+        assert models.loads(models.dumps(model)).privacy["guarantee"] == model.privacy["guarantee"]
+        online = model.to_online(learner(horizon=1000, noise_key=KEY))
+        assert said in online.privacy.guarantee
+        copy = learner(horizon=1000, noise_key=KEY)
+        copy.load_state(online.to_state())
+        assert said in copy.privacy.guarantee
+        for x, y in zip(frame()[["a", "b"]].to_dict("records"), frame()["y"].tolist(), strict=True):
+            online.learn_one(x, y)
+        model = models.export(online)
+    assert said in model.privacy["guarantee"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import pickle
 import random
@@ -425,6 +426,39 @@ def test_with_a_half_life_the_limit_of_far_values_comes_back() -> None:
     model.score_learn_many(pd.DataFrame({"a": values}), pd.Series(rng.random(20_000) < 0.5))
     assert statistic(model, "cuts", "a") == pytest.approx(1.0, abs=0.01)
     assert 1.0 / unit(model, "a") < 2.0
+
+
+@pytest.mark.parametrize("half_life", [None, 50])
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1.0, 7.0])
+def test_the_first_other_value_of_a_constant_column_has_no_limit(
+    constant: float, half_life: int | None
+) -> None:
+    """Without a spread nothing is far: it makes the spread, by which the next far one is limited."""
+    model = auc.PairOGD(half_life=half_life, seed=0)
+    learn(model, [({"a": constant, "b": float(t % 7)}, t % 3 == 0) for t in range(100)])
+    assert model.weights["a"] == 0.0
+    assert model.score_one({"a": 1e6, "b": 2.0}) == model.score_one({"a": constant, "b": 2.0})
+    model.learn_one({"a": 1e6, "b": 2.0}, True)
+    share = max(1.0 / 101.0, 1.0 - 2.0 ** (-1.0 / half_life) if half_life else 0.0)
+    assert statistic(model, "cuts", "a") == 0.0
+    assert statistic(model, "means", "a") == pytest.approx(constant + share * (1e6 - constant))
+    assert statistic(model, "variances", "a") == pytest.approx(share * (1.0 - share) * (1e6 - constant) ** 2)
+    assert (model.to_state()["values"] == 1e6).any()  # in the buffer, too
+    learn(model, [({"a": constant, "b": 2.0}, t % 3 == 0) for t in range(8)])  # the spread is measured
+    model.learn_one({"a": 1e12, "b": 2.0}, True)
+    assert statistic(model, "cuts", "a") == 1.0
+
+
+def test_with_a_half_life_the_weight_of_a_column_that_stays_constant_rises() -> None:
+    """In units of the raw feature, by a factor of 2 in two half-lives, since its spread fades."""
+    rng = np.random.default_rng(0)
+    model = auc.PairOGD(half_life=50, seed=0)
+    learn(model, [({"a": x}, bool(x + rng.normal() > 0.0)) for x in rng.normal(size=400).tolist()])
+    weights = []
+    for _ in range(3):
+        learn(model, [({"a": 0.5}, t % 2 == 0) for t in range(200)])
+        weights.append(model.weights["a"])
+    assert [b / a for a, b in itertools.pairwise(weights)] == pytest.approx([4.0, 4.0], rel=0.1)
 
 
 def test_no_other_column_has_cuts() -> None:

@@ -264,6 +264,10 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     yield "protects", privacy["unit"]
     yield "guarantee", privacy["guarantee"]
+    history = facts["metadata"].get("history")
+    assumed = history.get("assumed") if isinstance(history, dict) else None
+    for text in assumed if isinstance(assumed, list) else ():
+        yield "assumed", str(text)
 
 
 def _listed(names: list[Any]) -> str:
