@@ -78,7 +78,7 @@ class PairOGD(RegressorMixin, OnlinePairLearner):
 
     Notes
     -----
-    See `auc.PairOGD` for features, texts, missing values and scaling. `predict_one` is the score: only
+    See `auc.PairOGD` for features, strings, missing values and scaling. `predict_one` is the score: only
     differences of predictions are meaningful. Algorithm 2 of Yang et al. is ``scale=None``.
 
     The margin has the unit of the relevance: with grades from 0 to 100 and the hinge, the loss of a pair 50
@@ -155,7 +155,7 @@ class PairMoments(RegressorMixin, OnlinePairLearner):
 
     Notes
     -----
-    See `auc.PairMoments` for time, memory and sums of learners, and `auc.PairOGD` for features, texts,
+    See `auc.PairMoments` for time, memory and sums of learners, and `auc.PairOGD` for features, strings,
     missing values and scaling. Least squares are sensitive to outliers of the relevance.
 
     Examples
@@ -342,8 +342,8 @@ class Forest(RegressorMixin, ForestLearner):
 
     The forest of `streampair.auc.Forest` with the loss of a regression: half the squared error of the
     relevance, which is standardised by the mean and the standard deviation of all relevances so far. Trees,
-    experts, boosted trees and stacking are the same. See `auc.Forest` for features, texts, missing values and
-    memory.
+    experts, boosted trees and stacking are the same. See `auc.Forest` for features, strings, missing values
+    and memory.
 
     Parameters
     ----------

@@ -419,7 +419,7 @@ def _checked_columns(one_hot: Sequence[int], d: int) -> tuple[int, ...]:
     if min(columns, default=1) < 1 or sum(columns) > d:
         raise ConfigError(
             f"one_hot is {one_hot!r}, and d {d}",
-            fix="give the number of columns of each text field; d is the number of all features",
+            fix="give the number of columns of each string field; d is the number of all features",
         )
     return columns
 

@@ -40,10 +40,10 @@ class Forest(ClassifierMixin, ForestLearner):
 
     An ensemble of extremely randomised trees (Geurts et al. 2006). A leaf draws a feature and samples one
     value of it by reservoir. From its 20th record on, the leaf splits as soon as a record has another value:
-    at a threshold drawn between the two values, or for texts by a bit of a salted hash. Half of the features
-    are drawn uniformly, half in proportion to their gain, so that uninformative features use up few splits.
-    The gain of a feature is the mean, over recent splits by it, of the centred label times the difference of
-    the leaf weights on both sides. No threshold is searched for.
+    at a threshold drawn between the two values, or for strings by a bit of a salted hash. Half of the
+    features are drawn uniformly, half in proportion to their gain, so that uninformative features use up few
+    splits. The gain of a feature is the mean, over recent splits by it, of the centred label times the
+    difference of the leaf weights on both sides. No threshold is searched for.
 
     Only the leaves of these trees learn. Four experts of different depth and memory share them. The score of
     an expert is the sum of its leaf weights and a linear part, trained by AdaGrad on the logistic loss.
@@ -84,19 +84,19 @@ class Forest(ClassifierMixin, ForestLearner):
 
     Notes
     -----
-    Features are real numbers or texts by name, in any order; no scaling or encoding is needed. A missing
-    feature is a value of its own, and so is every text. A new name gets a new column. In a frame an empty
+    Features are real numbers or strings by name, in any order; no scaling or encoding is needed. A missing
+    feature is a value of its own, and so is every string. A new name gets a new column. In a frame an empty
     cell is a missing feature; in a record leave the feature out. A number that never varies, such as 1 for
     each word of a text, stands for its presence. Where absent means 0 and numbers vary, as counts do, give 0.
     A number given as text, as by `river.stream.iter_csv` without `converters`, is a text; after 100 such
     records there is a warning. None, NaN, infinity, numbers beyond 1e50, bytes and empty records raise
     `RecordError` and leave the learner unchanged.
 
-    A record takes O(trees log nodes + features), and memory is bounded: 2.2 MB, with texts 2.5 MB, and 37 kB
-    a feature. From 1000 features on, fewer records are kept for the boosted trees: 4 million values, but at
-    least 500 records. Only the first 8000 features are in them. A state is at most as large as the memory.
-    Texts share 4096 linear weights; in the boosted trees the first 62 texts of a feature have codes of their
-    own, the others share one.
+    A record takes O(trees log nodes + features), and memory is bounded: 2.2 MB, with strings 2.5 MB, and 37
+    kB a feature. From 1000 features on, fewer records are kept for the boosted trees: 4 million values, but
+    at least 500 records. Only the first 8000 features are in them. A state is at most as large as the memory.
+    Strings share 4096 linear weights; in the boosted trees the first 62 of a feature have codes of their own,
+    the others share one.
 
     The score is the log-odds of the stack, and `predict_proba_one` is its logistic function. A pair loss has
     no intercept: probabilities then come from Platt scaling, learned online as for `PairOGD`, and memory is
@@ -212,10 +212,10 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
     Notes
     -----
-    Labels are texts, numbers, or True and False; labels of equal meaning, as 1 and "1", are one class, which
-    is reported as its first label. Features are as in `Forest`. Memory: as of `Forest`, and 1.3 MB for each
-    class beyond the first, with texts 0.26 MB more. Time grows with the number of classes, except for the
-    descent of the random trees, which all classes share.
+    Labels are strings, numbers, or True and False; labels of equal meaning, as 1 and "1", are one class,
+    which is reported as its first label. Features are as in `Forest`. Memory: as of `Forest`, and 1.3 MB for
+    each class beyond the first, with strings 0.26 MB more. Time grows with the number of classes, except for
+    the descent of the random trees, which all classes share.
 
     Probabilities are the logistic functions of the scores of all classes, divided by their sum. Before the
     first label there are none, and the prediction is None.
@@ -383,7 +383,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         Parameters
         ----------
         x
-            Real numbers and texts by feature name; a known feature may be missing.
+            Real numbers and strings by feature name; a known feature may be missing.
         y
             Label.
 

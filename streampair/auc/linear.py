@@ -73,11 +73,12 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
 
     Notes
     -----
-    A feature is a number, a boolean (0 or 1) or a text, by name and in any order; a new name gets a new
-    column. A text is an indicator: ``{"kind": "card"}`` is the feature ``"kind=card"`` with the value 1. A
-    text of more than 100 characters counts by its digest. None, NaN and pandas.NA are gaps: a number at its
-    mean, and an indicator ``"kind="``. A name that a record does not have counts as 0. Infinity, numbers
-    beyond 1e50, lists, other objects and empty records raise `RecordError` and leave the learner unchanged.
+    A feature is a number, a boolean (0 or 1) or a string, by name and in any order; a new name gets a new
+    column. A string is an indicator: ``{"kind": "card"}`` is the feature ``"kind=card"`` with the value 1.
+    One of more than 100 characters counts by its digest. None, NaN and pandas.NA are missing values: a number
+    at its mean, and an indicator ``"kind="``. A name that a record does not have counts as 0. Infinity,
+    numbers beyond 1e50, lists, other objects and empty records raise `RecordError` and leave the learner
+    unchanged.
 
     Scaling follows these rules, in this order: a record is scored by the statistics of the records before it;
     then it enters the statistics; then the step is taken. Weights, `radius` and `l2` are in scaled units.
@@ -167,7 +168,7 @@ class OAM(ClassifierMixin, OnlinePairLearner):
 
     Notes
     -----
-    Time of a step is O(names + s size) for records with s features. See `auc.PairOGD` for features, texts,
+    Time of a step is O(names + s size) for records with s features. See `auc.PairOGD` for features, strings,
     missing values, scaling and probabilities.
 
     References
@@ -218,8 +219,8 @@ class SPAUC(ClassifierMixin, OnlinePairLearner):
 
     Notes
     -----
-    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1. See `auc.PairOGD` for features, texts, missing
-    values, scaling and probabilities.
+    Margins are ``(y - y') w.(x - x')`` with labels +1 and -1. See `auc.PairOGD` for features, strings,
+    missing values, scaling and probabilities.
 
     References
     ----------
@@ -287,7 +288,7 @@ class PairMoments(ClassifierMixin, OnlinePairLearner):
 
     ``one + other`` has learned the records of both, such as the parts of a table: its weights are those of
     one learner that is solved at its last record, up to 1e-9 where no value is missing or clipped. Its
-    probabilities start from the mean of both curves. See `auc.PairOGD` for features, texts, missing values,
+    probabilities start from the mean of both curves. See `auc.PairOGD` for features, strings, missing values,
     scaling and probabilities.
 
     References

@@ -856,5 +856,5 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     raise ConfigError(
         f"{path} is a {type(value).__name__}, which a model file cannot hold",
-        fix="give texts, finite numbers, True, False, None, lists, or dicts with text keys",
+        fix="give strings, finite numbers, True, False, None, lists, or dicts with strings as keys",
     )

@@ -755,7 +755,7 @@ class Categories:
             for value in declared:
                 if not isinstance(value, str | int):
                     raise ConfigError(
-                        f"a value of {field!r} is {value!r}", fix="give texts, integers or booleans"
+                        f"a value of {field!r} is {value!r}", fix="give strings, integers or booleans"
                     )
                 if read(value) in places:
                     raise ConfigError(f"{value!r} is twice among the values of {field!r}", fix="name it once")
@@ -763,7 +763,7 @@ class Categories:
                 self.columns.append(f"{field}={value}")
                 if not self.columns[-1].isprintable():
                     raise ConfigError(
-                        f"{self.columns[-1]!r} would be the name of a column", fix="declare printable text"
+                        f"{self.columns[-1]!r} would be the name of a column", fix="declare printable strings"
                     )
             if not places:
                 raise ConfigError(f"{field!r} has no values", fix="declare at least one value")

@@ -238,7 +238,7 @@ def test_any_label() -> None:
         assert (got, type(got)) == (wanted, type(wanted))
     assert decode(b'{"a": 1, "y": null}', config).y is None
     refused = refusal(b'{"a": 1, "y": [1]}', config)
-    assert (refused.stage, refused.fix) == ("label", "send a finite number, a text, true or false")
+    assert (refused.stage, refused.fix) == ("label", "send a finite number, a string, true or false")
     line = csv_decoder(config, ["a", "y"])
     cells = {"0.25": 0.25, " blue ": "blue", "high": "high", "NO": "NO", "nan": None, "": None}
     assert {cell: line(Record(0, f"1,{cell}".encode())).y for cell in cells} == cells

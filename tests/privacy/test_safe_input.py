@@ -322,7 +322,7 @@ def test_one_hot_keeps_an_index_and_takes_columns_of_any_type() -> None:
         ({"a": [1, True]}, "True is twice"),
         ({"a": [1.5]}, "integers"),
         ({"a": [None]}, "integers"),
-        ({"a": ["\ud800"]}, "printable text"),
+        ({"a": ["\ud800"]}, "printable strings"),
         ({"a": [1, "1"]}, "'1' is twice"),
         ({"a": ["b=c"], "a=b": ["c"]}, "make a column 'a=b=c'"),
     ],

@@ -148,7 +148,7 @@ def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> 
     console.print(
         f"{found.measure} and loss are means of simulated runs, and four of five losses are in the band. "
         "These runs have normal records, correlated features, and bounds at 2 to 8 standard deviations"
-        f"{', and text fields' if found.one_hot else ''}: compare mechanisms by them.",
+        f"{', and string fields' if found.one_hot else ''}: compare mechanisms by them.",
         highlight=False,
     )
 

@@ -233,7 +233,7 @@ class Draft:
             tomllib.loads(text)
         except (TypeError, ValueError):
             raise ConfigError(
-                "a value of --set cannot be written", fix="give texts, booleans and finite numbers"
+                "a value of --set cannot be written", fix="give strings, booleans and finite numbers"
             ) from None
         return text
 

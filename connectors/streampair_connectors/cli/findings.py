@@ -336,7 +336,7 @@ def _unfit(each: FoundField, learned: Mapping[int, Any]) -> str | None:
     if each.is_named_id and (each.kind != "text" or distinct > max(_FEW, _DIFFERENT * count)):
         return "an id"
     if each.kind == "text" and distinct > max(_FEW, _DIFFERENT * count):
-        return "text that hardly repeats"
+        return "strings that hardly repeat"
     return None
 
 
@@ -366,9 +366,9 @@ def _unfit_privately(each: FoundField, learned: Mapping[int, Any]) -> str | None
     if each.kind in ("number", "number as text") and max(map(abs, each.numbers)) > MAX_ABS / 10:
         return f"numbers beyond {MAX_ABS / 10:g}"
     if each.kind == "text" and len(each.counts) > _FEW:
-        return f"text of more than {_FEW} values"
+        return f"more than {_FEW} strings"
     if each.kind == "text" and not all(isinstance(v, str) and v.isprintable() for v in each.counts):
-        return "not text alone"
+        return "not strings alone"
     return None
 
 

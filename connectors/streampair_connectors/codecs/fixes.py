@@ -47,7 +47,7 @@ def labels_fix(labels: TwoLabels, y: object) -> str:
     pair = labels.pair_with(y)
     lines = None if pair is None else _written({"positive": pair[0], "negative": pair[1]})
     if lines is None:
-        return "send a text of at most 60 characters, a finite number, true or false"
+        return "send a string of at most 60 characters, a finite number, true or false"
     return (
         f"{lines}, or the other way round if the first ranks low; for relevances and several classes "
         'label_type = "any"'

@@ -880,7 +880,7 @@ class LabelParser:
         if not self._quotes:
             fix = "name both labels of the events as input.positive and input.negative"
         elif self._any:
-            fix = "send a finite number, a text, true or false"
+            fix = "send a finite number, a string, true or false"
         else:
             fix = labels_fix(self._two, y)
         return RecordError(f"unknown label {value} in field {self._field!r}", fix=fix, stage="label")

@@ -1,4 +1,4 @@
-"""Warnings of the first events: texts that spell numbers, declared fields that no event has, no label."""
+"""Warnings of the first events: strings that are numbers, declared fields that no event has, no label."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _LISTED = 5
 class FirstEvents:
     """Warns once of each of three things that a learner takes without a word, and that are rarely meant.
 
-    A text that spells a number is a value of its own to a learner that takes texts. A declared field that no
-    event has is a gap, or has none of its declared values. Events without the field of the label are scored
-    and not learned.
+    A string that is a number is a value of its own to a learner that takes strings. A declared field that no
+    event has is a missing value, or has none of its declared values. Events without the field of the label
+    are scored and not learned.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class FirstEvents:
             log.warning(
                 "numbers_in_texts",
                 app=self._config.app,
-                detail=f"texts of {_listed(alike)} spell numbers, and each text is learned as a category",
+                detail=f"strings of {_listed(alike)} are numbers, and each string is learned as a category",
                 next_step=f"if they are no codes, {fix}",
             )
 
