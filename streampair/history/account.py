@@ -84,7 +84,7 @@ class AttemptAccount:
         """Number of attempts at the release of a stage, all of which are charged."""
         return sum(attempt.stage == stage for attempt in self._document.attempts)
 
-    def next_attempt(self, stage: int, proof: Callable[[int], bytes], *, new: bool) -> int:
+    def next_attempt(self, stage: int, proof: Callable[[int], bytes] | None, *, new: bool) -> int:
         """The number of the attempt that may be made now; nothing is written.
 
         Parameters
@@ -93,7 +93,8 @@ class AttemptAccount:
             1 or 2.
         proof
             From the number of an attempt to a MAC of it, of the exact sums and of all that shapes the
-            release. The number keeps the file from showing whether two attempts had the same sums.
+            release. The number keeps the file from showing whether two attempts had the same sums. None: the
+            sums are not known yet, and are not compared.
         new
             Whether the operator asks for a further attempt, which is charged.
 
@@ -116,7 +117,7 @@ class AttemptAccount:
                 f"attempt {count} at stage {stage} has been released, as the account {self._path} says",
                 fix=fix,
             )
-        if not hmac.compare_digest(last.sums, proof(count).hex()):
+        if proof is not None and not hmac.compare_digest(last.sums, proof(count).hex()):
             raise PrivacyError(
                 f"attempt {count} at stage {stage} was interrupted, and had other sums: of another table, or "
                 f"under another key or version ({self._path})",

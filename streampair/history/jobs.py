@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -509,13 +509,33 @@ class Job:
             done = book.standardisation()
         return None if done is None else self._second(done)
 
+    def next_attempt(self, account: str | Path, *, new_attempt: bool = False) -> int:
+        """The number of the attempt at the release of this stage that comes next: an interrupted one first.
+
+        Nothing is written. Ask for it before a long table is read: what would be refused after it is refused
+        now, except for other sums than an interrupted attempt had.
+
+        Raises
+        ------
+        PrivacyError, StoreError
+            As of `standardised` and `release`.
+        """
+        with open_account(account, self._digest(None)) as book:
+            return book.next_attempt(self.stage, None, new=new_attempt)
+
     def _second(self, done: Standardisation) -> Job:
         other = Job.__new__(Job)
         other._plain, other._standardisation = self._plain, done
         return other
 
     def release(
-        self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
+        self,
+        sums: Sums,
+        key: NoiseKey | bytes,
+        *,
+        account: str | Path,
+        new_attempt: bool = False,
+        save: Callable[[Model], object] | None = None,
     ) -> Model:
         """Release the model from the sums of the second stage.
 
@@ -523,6 +543,9 @@ class Job:
         ----------
         sums, key, account, new_attempt
             As of `standardised`.
+        save
+            Called with the model while its attempt still counts as interrupted: if it raises, or the process
+            dies in it, the same sums finish the attempt, free and with the same bytes.
 
         Returns
         -------
@@ -550,7 +573,10 @@ class Job:
 
         def finish(drawn: Floats, book: AttemptAccount) -> Model:
             state.learn_released(drawn)
-            return self._model(state, done, (book.attempts(1), book.attempts(2)))
+            made = self._model(state, done, (book.attempts(1), book.attempts(2)))
+            if save is not None:
+                save(made)
+            return made
 
         model: Model = self._attempt(sums, moments_release(state.plan), key, account, new_attempt, finish)
         return model

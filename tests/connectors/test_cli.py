@@ -81,7 +81,20 @@ def help_of(*path: str) -> str:
 
 def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
-        *("", "demo", "init", "check", "run", "serve", "compare", "replay", "audit", "erasure", "key"),
+        *(
+            "",
+            "demo",
+            "init",
+            "check",
+            "run",
+            "serve",
+            "compare",
+            "replay",
+            "backfill",
+            "audit",
+            "erasure",
+            "key",
+        ),
         *("budget", "budget plan", "budget show", "budget card"),
         *("dlq", "dlq list", "dlq show", "dlq replay"),
         *("model", "model export", "model show"),
@@ -94,7 +107,7 @@ def test_every_help_reads_well(path: tuple[str, ...]) -> None:
     """An example that can be called, a word on everything, and nothing cut off at 80 columns."""
     text, command = help_of(*path), COMMANDS[path]
     assert max(map(len, text.splitlines())) <= 80
-    assert "..." not in text.replace("[ARGS]...", "").replace("{CONFIG}...", "")
+    assert "..." not in re.sub(r"(\[ARGS\]|{CONFIG}|{TABLE})\.\.\.", "", text)
     assert text.startswith(f"Usage: streampair {' '.join([*path, ''])}")
     for parameter in command.params:
         assert parameter.help, f"{path} {parameter.name} says nothing"

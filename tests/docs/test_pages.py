@@ -21,7 +21,7 @@ from harness.support import in_one_case
 # These pages are followed from top to bottom, each by a test of its own.
 FOLLOWED = {
     *(f"docs/tutorials/{name}.md" for name in ("river", "kafka", "forest", "chargebacks", "debezium")),
-    "docs/gallery.md",
+    *("docs/gallery.md", "docs/history.md"),
     *(f"docs/extending/{name}.md" for name in ("learner", "loss", "mechanism")),
 }
 
@@ -84,11 +84,13 @@ def test_the_first_example_is_ten_lines_and_learns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", pages.all_blocks("toml"), ids=where)
 def test_configurations_are_accepted(block: pages.Block, tmp_path: Path) -> None:
     from streampair_connectors.config import load_config
+    from streampair_connectors.config.secrets import draw_key
     from streampair_connectors.worker.factory import build_learner
 
     from streampair import auc, models
 
     (tmp_path / "signing.key").write_text("00" * 32)
+    draw_key(tmp_path / "noise.key")
     learner = auc.PairOGD()
     learner.learn_one({"a": 1.0}, True)
     models.save(learner, tmp_path / "model.json")

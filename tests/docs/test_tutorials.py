@@ -53,6 +53,11 @@ def test_from_a_random_forest(tmp_path: Path) -> None:
     check("docs/tutorials/forest.md", tmp_path)
 
 
+def test_a_table(tmp_path: Path) -> None:
+    """A step that fails, or prints something else than the page shows."""
+    check("docs/history.md", tmp_path)
+
+
 def test_a_gallery_of_plots(tmp_path: Path) -> None:
     """A plot that fails; what each one draws is compared in tests/unit/test_plots.py."""
     check("docs/gallery.md", tmp_path)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
+from streampair_connectors.cli.backfill import backfill
 from streampair_connectors.cli.budget import card
 from streampair_connectors.cli.compare import compare
 from streampair_connectors.cli.dlq import dlq_app
@@ -387,6 +388,12 @@ def replay(
 
         files = {"output": None if is_stream(output) else output, "dead_letters": dead_letters, "page": page}
         replay_file(settings, file, labels=labels, **files, serve=serve, report=report)
+
+
+app.command(
+    short_help="Learn a model from a table in files, to begin a lane with.",
+    epilog="Example: streampair backfill fraud.toml payments/ --output start.json",
+)(backfill)
 
 
 @app.command(

@@ -1,0 +1,265 @@
+"""Implementation of `streampair backfill`: a model of a table in files, with the configuration of a lane."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from streampair import auc, models, ranking
+from streampair.base.forest import ForestLearner
+from streampair.base.online import OnlinePairLearner
+from streampair.errors import ConfigError
+from streampair.history import Job
+from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
+from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
+from streampair_connectors.config import Config, load_config
+from streampair_connectors.observability import logs
+from streampair_connectors.worker.factory import build_learner
+
+__all__ = ["backfill"]
+
+_LOG_EVERY = 10.0  # seconds
+log = logs.get_logger(__name__)
+
+Columns = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TABLE",
+        help="Files of the table, or folders of them: Parquet, Arrow IPC or CSV. In a path, year=2026 is a "
+        "column.",
+    ),
+]
+
+
+class Request(NamedTuple):
+    """What the command line asks for, beside the configuration."""
+
+    tables: list[Path]
+    output: Path
+    row_id: str | None
+    label: str | None
+    account: Path | None
+    processes: int
+    new_attempt: bool
+
+
+def backfill(
+    config: ConfigPath,
+    tables: Columns,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, as JSON.")],
+    row_id: Annotated[
+        str | None,
+        typer.Option(
+            "--row-id", metavar="COLUMN", help="Column that names each row. Default: input.id. Private only."
+        ),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option("--label", metavar="COLUMN", help="Column of the label. Default: input.label."),
+    ] = None,
+    account: Annotated[
+        Path | None,
+        typer.Option(
+            "--account",
+            metavar="FILE",
+            help="Account of the attempts. Default: APP-history.account.json beside CONFIG. Private only.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Processes that read. Default: one a core.")
+    ] = None,
+    new_attempt: Annotated[
+        bool,
+        typer.Option(
+            "--new-attempt", help="Release once more, after an attempt that has returned; it is charged."
+        ),
+    ] = False,
+    overrides: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn a model from a table in files, with the configuration of a lane.
+
+    The model is a file that learner.start can name, so that a new lane begins with it. `auc.PairFTRL` and
+    `ranking.PairFTRL` read the table twice, and write each release to the account before it is drawn
+    (docs/history.md). PairMoments reads it once; both use all cores. PairOGD and other learners that are not
+    private read it once, in the order of the files, on one core.
+
+    A run that ends before its end, also by Ctrl-C or kill -9, is finished by the same command: it goes on
+    where it was. Until then FILE.sums has exact sums of the table, as secret as the table. Progress is
+    written to standard error.
+    """
+    with errors(as_json):
+        settings = load_config(config, overrides)
+        logs.configure("info")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        wanted = Request(tables, output, row_id, label, account, processes or cores, new_attempt)
+        result = backfill_table(settings, wanted, Console(stderr=True))
+        if as_json:
+            typer.echo(json.dumps(result))
+        else:
+            spent = ""
+            if "epsilon_spent" in result:
+                spent = f", epsilon {result['epsilon_spent']:g} at delta {result['delta']:g}"
+            typer.echo(f"{output}: {result['learner']} of {result['rows']:,} rows{spent}")
+
+
+def backfill_table(config: Config, wanted: Request, console: Console) -> dict[str, Any]:
+    """Write the model of a table to a file, and return what is in it.
+
+    Raises
+    ------
+    ConfigError, RecordError, PrivacyError, StoreError, SourceError
+        As of `streampair.history.Job`; or if the learner does not learn from a table.
+    """
+    from streampair_connectors.history.passes import InOrder, MomentsPass, Partial, lock, readers, run_pass
+    from streampair_connectors.history.tables import open_table
+
+    if is_stream(wanted.output):
+        raise ConfigError("the model is written to a file", fix="name it with --output start.json")
+    learner = _learner(config)
+    private = isinstance(learner, auc.PairFTRL | ranking.PairFTRL)
+    label = wanted.label or config.input.label
+    row_id = wanted.row_id or config.input.id
+    if label is None:
+        raise ConfigError("the label of the table is not known", fix="name its column with --label")
+    if private and row_id is None:
+        raise ConfigError(
+            "what names each row is not known",
+            fix="name the column of an id with input.id, or with --row-id",
+        )
+    table = open_table(wanted.tables, config.input, [label, row_id] if private and row_id else [label])
+    files = {f"the table {file}": file for file in table.files}
+    known = {name: file for name, file in files_of(config).items() if name != "learner.start"}
+    account = wanted.account or _account(config)
+    check_outputs({"--output": wanted.output, "--account": account if private else None}, {**known, **files})
+    place = wanted.output.with_name(f"{wanted.output.name}.sums")
+    processes = min(wanted.processes, len(table.parts))
+    with lock(wanted.output.with_name(f"{wanted.output.name}.lock")), readers(processes) as pool:
+        partial = Partial(place, table.fingerprint())
+
+        def read(work: Any, what: str) -> Any:
+            with _progress(console, what, table.rows) as progress:
+                return run_pass(work, table, partial, pool, progress)
+
+        result: dict[str, Any] = {"output": str(wanted.output), "rows": table.rows}
+        if private:
+            job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
+            model = _release(config, job, table.reader, wanted, account, read)
+            result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
+            assert model.privacy is not None
+            result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
+        else:
+            kind = MomentsPass if _merges(learner) else InOrder
+            model = models.export(read(kind(learner, table.reader, label), "rows"))
+            write_file(wanted.output, models.dumps(model))
+        place.unlink(missing_ok=True)
+    return {**result, "learner": model.class_name}
+
+
+def _account(config: Config) -> Path:
+    assert config.file is not None
+    return config.file.with_name(f"{config.app}-history.account.json")
+
+
+def _merges(learner: Any) -> bool:
+    return isinstance(learner, auc.PairMoments | ranking.PairMoments)
+
+
+def _learner(config: Config) -> Any:
+    """The learner of the lane as one of a table: without a start, a key, and what is about a stream."""
+    stream = {"horizon"} if config.learner.class_ and config.learner.class_.endswith("FTRL") else set()
+    options = {name: value for name, value in config.learner.options.items() if name not in stream}
+    if config.learner.class_ and config.learner.class_.endswith("PairMoments"):
+        options["half_life"] = None
+    changes = {"start": None, "public_start": False, "noise_key_file": None, "options": options}
+    learner = build_learner(config.model_copy(update={"learner": config.learner.model_copy(update=changes)}))
+    if config.learner.steps or not isinstance(
+        learner, auc.PairFTRL | ranking.PairFTRL | OnlinePairLearner | ForestLearner
+    ):
+        behind = " behind steps" if config.learner.steps else ""
+        raise ConfigError(
+            f"no table is learned by {config.learner.label()}{behind}",
+            fix="name auc.PairFTRL or ranking.PairFTRL, PairMoments or PairOGD, or a forest, without steps",
+        )
+    return learner
+
+
+def _release(
+    config: Config, job: Job, reader: Any, wanted: Request, account: Path, read: Callable[[Any, str], Any]
+) -> models.Model:
+    """Both stages of a job; what the account says has been released is not released again."""
+    from streampair_connectors.history.passes import JobPass
+
+    key = config.learner.noise_key()
+    if key is None:
+        raise ConfigError(
+            "learner.noise_key_file is not set, and noise is drawn from its key",
+            fix="make one with: streampair key --output noise.key, and name it; the worker uses it, too",
+        )
+    new = wanted.new_attempt
+    second = job.resumed(account)
+    if second is not None and new:
+        # An attempt whose first stage has been released goes on with the second one.
+        made = [stage.next_attempt(account, new_attempt=True) for stage in (job, second)]
+        second = second if made[0] > made[1] else None
+    if second is None:
+        number = job.next_attempt(account, new_attempt=new)
+        sums = read(JobPass(job, reader, number), "rows, stage 1 of 2")
+        second = job.standardised(sums, key, account=account, new_attempt=new)
+    number = second.next_attempt(account, new_attempt=new)
+    sums = read(JobPass(second, reader, number), "rows, stage 2 of 2")
+
+    def save(model: models.Model) -> None:
+        write_file(wanted.output, models.dumps(model))
+
+    return second.release(sums, key, account=account, new_attempt=new, save=save)
+
+
+class _Rate(ProgressColumn):
+    """Rows a second."""
+
+    def render(self, task: Task) -> Text:
+        """As text."""
+        return Text("" if task.speed is None else f"{task.speed:,.0f} rows/s")
+
+
+@contextlib.contextmanager
+def _progress(console: Console, what: str, rows: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, else lines of the log: rows, their rate, and the time that is left."""
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,}")
+    begun: list[tuple[float, int]] = []
+    logged = monotonic()
+    with Progress(
+        *columns,
+        _Rate(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=rows)
+
+        def progress(done: int) -> None:
+            nonlocal logged
+            now = monotonic()
+            begun[1:] = [(now, done)]
+            bar.update(task, completed=done)
+            if console.is_terminal or (now < logged + _LOG_EVERY and done < rows):
+                return
+            logged = now
+            seconds = now - begun[0][0]
+            rate = (done - begun[0][1]) / seconds if seconds > 0.0 else 0.0
+            left = round((rows - done) / rate) if rate > 0.0 else None
+            log.info("read", what=what, rows=done, of=rows, rows_per_second=round(rate), seconds_left=left)
+
+        yield progress

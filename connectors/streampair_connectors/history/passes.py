@@ -1,0 +1,346 @@
+"""A pass over a table: its parts are read by several processes, and what they give is added up in order."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+from streampair.engine.snapshot import pack, unpack
+from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
+from streampair.history import Job, Sums
+from streampair_connectors.history.tables import Part, Reader, TableFiles
+
+__all__ = ["InOrder", "JobPass", "MomentsPass", "Partial", "Pass", "lock", "readers", "run_pass"]
+
+_SAVE_EVERY = 5.0  # seconds between two writings of what has been summed up
+
+
+class Pass(Protocol):
+    """What is done with each part of a table; plain data, to be sent to tasks."""
+
+    name: str
+    in_order: bool
+    reader: Reader
+
+    def part(self, part: Part) -> Any:
+        """What a task returns."""
+
+    def add(self, total: Any, part: Any) -> Any:
+        """The total with one more part; None: there is none yet."""
+
+    def state(self, total: Any) -> dict[str, Any]:
+        """The total as plain values."""
+
+    def total(self, state: Mapping[str, Any]) -> Any:
+        """The total of a state."""
+
+
+class JobPass:
+    """A stage of a job: sums, whose bits do not depend on the parts.
+
+    Parameters
+    ----------
+    job, reader
+        Of the stage, and of the table.
+    """
+
+    in_order = False
+
+    def __init__(self, job: Job, reader: Reader, attempt: int) -> None:
+        self.job, self.reader = job, reader
+        self.name = f"{job.digest} attempt {attempt}"
+
+    def part(self, part: Part) -> Sums:
+        """Sums of a part."""
+        return sum(map(self.job.sums, self.reader.batches(part)))  # type: ignore[return-value]
+
+    def add(self, total: Sums | None, part: Sums) -> Sums:
+        """The sum of both."""
+        return part if total is None else total + part
+
+    def state(self, total: Sums) -> dict[str, Any]:
+        """The sums as plain values."""
+        return {**vars(total)}
+
+    def total(self, state: Mapping[str, Any]) -> Sums:
+        """The sums of a state."""
+        return Sums(**state)
+
+
+class InOrder:
+    """A learner that learns the rows in order, in one process.
+
+    Parameters
+    ----------
+    learner
+        A new one.
+    reader, label
+        Of the table.
+    """
+
+    in_order = True
+
+    def __init__(self, learner: Any, reader: Reader, label: str) -> None:
+        self.learner, self.reader, self.label = learner, reader, label
+        self.name = f"{type(learner).__module__}.{learner!r}"
+
+    def part(self, part: Part) -> Iterator[Any]:
+        """The batches of a part."""
+        return self.reader.batches(part)
+
+    def add(self, total: Any, part: Iterator[Any]) -> Any:
+        """The learner, which has learned the batches, too."""
+        learner = self.learner.clone() if total is None else total
+        for batch in part:
+            learner.learn_many(batch.drop_columns(self.label), batch.column(self.label))
+        return learner
+
+    def state(self, total: Any) -> dict[str, Any]:
+        """The state of the learner."""
+        return dict(total.to_state())
+
+    def total(self, state: Mapping[str, Any]) -> Any:
+        """The learner of a state."""
+        learner = self.learner.clone()
+        learner.load_state(dict(state))
+        return learner
+
+
+class MomentsPass(InOrder):
+    """Moments of each part, which are added up in order: the same bits for any number of processes."""
+
+    in_order = False
+
+    def part(self, part: Part) -> Any:
+        """A learner of the part."""
+        return super().add(None, super().part(part))
+
+    def add(self, total: Any, part: Any) -> Any:
+        """A learner of both."""
+        return part if total is None else total + part
+
+
+class Partial:
+    """The file of what has been summed up so far, of mode 0600: sums without noise.
+
+    Parameters
+    ----------
+    path
+        The file.
+    fingerprint
+        Of the table.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.path, self._fingerprint = path, fingerprint
+
+    def load(self, work: Pass) -> tuple[int, Any]:
+        """Number of parts that are summed up, and their total; 0 and None at the beginning of a pass.
+
+        Raises
+        ------
+        RecordError
+            If the file is of another table.
+        StoreError
+            If it is damaged.
+        """
+        try:
+            saved = unpack(self.path.read_bytes())
+            table, name, done, state = (saved[key] for key in ("table", "pass", "done", "total"))
+        except FileNotFoundError:
+            return 0, None
+        except (SnapshotError, KeyError, OSError) as error:
+            raise StoreError(
+                f"{self.path}, the sums of a run that was interrupted, cannot be read: {error}",
+                fix="remove it, to read the table from its beginning",
+            ) from None
+        if table != self._fingerprint:
+            raise RecordError(
+                f"the table has changed since {self.path} was begun: a file, its size or its time of change",
+                fix="give the same files again; or remove that file, to read the table from its beginning",
+            )
+        # Sums of another job, stage or attempt are not used.
+        return (done, work.total(state)) if name == work.name else (0, None)
+
+    def check(self, table: TableFiles) -> None:
+        """Refuse a table that is not the one that was begun with.
+
+        Raises
+        ------
+        RecordError
+            A file is another one.
+        """
+        if table.fingerprint() != self._fingerprint:
+            raise RecordError(
+                "the table has changed while it was read",
+                fix=f"give a table that nobody writes to, such as a copy, and remove {self.path}",
+            )
+
+    def save(self, work: Pass, done: int, total: Any) -> None:
+        """Replace the file at once, or not at all."""
+        state = work.state(total)
+        data = pack({"table": self._fingerprint, "pass": work.name, "done": done, "total": state})
+        part = self.path.with_name(f".{self.path.name}.part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.path)
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Let one process at a time work on a file.
+
+    Raises
+    ------
+    StoreError
+        If another one does, or the folder cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror}", fix="give a path in a folder that can be written"
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        raise StoreError(
+            f"another process makes the same file: it has locked {path}", fix="wait until it has ended"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+class Pool(NamedTuple):
+    """Processes that read."""
+
+    executor: ProcessPoolExecutor
+    processes: int
+
+
+def run_pass(
+    work: Pass,
+    table: TableFiles,
+    partial: Partial,
+    pool: Pool | None,
+    progress: Callable[[int], None],
+) -> Any:
+    """The total of a table, from where an interrupted pass was.
+
+    Parameters
+    ----------
+    work, table
+        What is done with it.
+    partial
+        Keeps what has been summed up.
+    pool
+        Of `readers`; None: this process reads.
+    progress
+        Called with the number of rows that are summed up.
+
+    Raises
+    ------
+    RecordError
+        If the table cannot be used, or has changed since it was opened.
+    SourceError
+        If a process has ended.
+    """
+    done, total = partial.load(work)
+    rows = sum(count for _, count in table.parts[:done])
+    progress(rows)
+    saved = monotonic()
+    parts = table.parts[done:]
+    for found, (_, count) in zip(_found(work, [part for part, _ in parts], pool), parts, strict=True):
+        total, done, rows = work.add(total, found), done + 1, rows + count
+        progress(rows)
+        if monotonic() > saved + _SAVE_EVERY:
+            partial.save(work, done, total)
+            saved = monotonic()
+    partial.save(work, done, total)
+    partial.check(table)
+    return total
+
+
+def _found(work: Pass, parts: Sequence[Part], pool: Pool | None) -> Iterator[Any]:
+    """What the parts give, in order."""
+    if pool is None or work.in_order:
+        yield from map(work.part, parts)
+        return
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for part in parts:
+            waiting.append(pool.executor.submit(work.part, part))
+            if len(waiting) > 2 * pool.processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise SourceError(
+            "a process that read the table has ended, perhaps for lack of memory",
+            fix="run the same command again, with fewer --processes: it goes on where it was",
+            retriable=False,
+        ) from None
+
+
+@contextlib.contextmanager
+def readers(processes: int) -> Iterator[Pool | None]:
+    """So many processes, which begin when they are needed; None: this process reads alone."""
+    if processes <= 1:
+        yield None
+        return
+    context = multiprocessing.get_context("spawn")  # kernels and Arrow have threads, which a fork loses
+    others = set(multiprocessing.active_children())
+    with _one_thread(), ProcessPoolExecutor(processes, context, _begin) as executor:
+        try:
+            yield Pool(executor, processes)
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()  # nobody waits for what it reads
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes that begin in this block have one thread each for linear algebra."""
+    names = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _begin() -> None:
+    """Begin a process, which ends with the one that began it, by whatever signal that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -1,0 +1,303 @@
+"""Tables in files: Parquet, Arrow IPC and CSV, read with pyarrow in parts that several processes share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streampair.errors import ConfigError, RecordError
+from streampair_connectors.config.models import InputConfig
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+except ImportError:
+    raise ConfigError(
+        "tables are read with pyarrow, which is not installed",
+        fix="pip install '.[history]' in the clone, or pip install pyarrow",
+    ) from None
+
+__all__ = ["Part", "Reader", "TableFiles", "open_table"]
+
+_FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "ipc",
+    ".ipc": "ipc",
+    ".feather": "ipc",
+    ".csv": "csv",
+    ".csv.gz": "csv",
+}
+_PART_ROWS = 2**18  # of a task: some tenths of a second
+_BATCH_ROWS = 2**16
+_TAIL = 2**16  # bytes at the end of a file, where Parquet and IPC say what is in it
+
+Part = list[Any]
+"""Fragments of files, some row groups of each, as a task reads them: they can be pickled."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads parts of a table as the lane reads events: plain data, to be sent to tasks.
+
+    Attributes
+    ----------
+    schema
+        Columns that are read, the same in every file.
+    categories
+        For each field with declared values, these as texts, and the columns that stand for them.
+    times
+        For each part of a time that is a feature, the column of the time, its unit, and the part.
+    """
+
+    schema: Any
+    categories: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    times: tuple[tuple[str, tuple[str, str, str]], ...]
+
+    def batches(self, part: Part) -> Iterator[Any]:
+        """The rows of a part, in order, as Arrow tables of bounded size.
+
+        Raises
+        ------
+        RecordError
+            If a file cannot be read; the message quotes no value.
+        """
+        options = {
+            "schema": self.schema,
+            "columns": self.schema.names,
+            "batch_size": _BATCH_ROWS,
+            "batch_readahead": 1,
+            "fragment_readahead": 1,
+            "use_threads": False,
+        }
+        for fragment in part:
+            try:
+                for batch in fragment.scanner(**options).to_batches():
+                    if batch.num_rows:
+                        yield self._prepared(pa.Table.from_batches([batch]))
+            except (pa.ArrowException, OSError) as error:
+                raise RecordError(
+                    f"{fragment.path} cannot be read ({type(error).__name__})",
+                    fix="write the file anew, if it is damaged; a column of CSV has one type from its first "
+                    "row to its last",
+                ) from None
+
+    def _prepared(self, table: Any) -> Any:
+        """The columns as the learner takes them: those of declared values, parts of times, and numbers."""
+        out = {name: table.column(name) for name in self.schema.names}
+        read = dict(out)
+        for field, columns in self.categories:
+            values = pc.cast(out.pop(field), pa.string())
+            for text, name in columns:
+                out[name] = pc.fill_null(pc.equal(values, text), False)
+        for time, kind in {time: kind for _, (time, kind, _) in self.times}.items():
+            out.pop(time)
+            read[time] = _moments(time, kind, read[time])
+        for name, (time, _, part) in self.times:
+            take = pc.day_of_week if part == "weekday" else getattr(pc, part)
+            out[name] = take(read[time])
+        for name, column in out.items():
+            if pa.types.is_decimal(column.type):
+                out[name] = pc.cast(column, pa.float64())
+        return pa.table(out)
+
+
+def _moments(name: str, kind: str, column: Any) -> Any:
+    """A column of times in UTC."""
+    if pa.types.is_integer(column.type) and kind.startswith("epoch-"):
+        return pc.cast(pc.cast(column, pa.int64()), pa.timestamp(kind.removeprefix("epoch-"), "UTC"))
+    if pa.types.is_timestamp(column.type) and kind == "iso-8601":
+        return pc.cast(column, pa.timestamp(column.type.unit, "UTC"))
+    raise RecordError(
+        f"the column {name!r} is of type {column.type}, and input.fields declares it as {kind}",
+        fix="make it a timestamp for iso-8601, or whole numbers for epoch-s, epoch-ms and epoch-us",
+    )
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """A table in files.
+
+    Attributes
+    ----------
+    files
+        Their paths, in order.
+    parts
+        What tasks read, in order, with the number of rows of each.
+    reader
+        Reads a part.
+    rows
+        Number of rows, from the metadata of the files; of CSV they are counted.
+    """
+
+    files: tuple[str, ...]
+    parts: tuple[tuple[Part, int], ...]
+    reader: Reader
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(rows for _, rows in self.parts)
+
+    def fingerprint(self) -> str:
+        """A digest of path, size, time of change and end of each file, as they are now."""
+        found = hashlib.blake2b(digest_size=32)
+        for path in self.files:
+            try:
+                with open(path, "rb") as file:
+                    status = os.fstat(file.fileno())
+                    file.seek(max(0, status.st_size - _TAIL))
+                    found.update(f"{path!r} {status.st_size} {status.st_mtime_ns} ".encode())
+                    found.update(hashlib.blake2b(file.read()).digest())
+            except OSError as error:
+                raise _unreadable(path, str(error.strerror)) from None
+        return found.hexdigest()
+
+
+def _unreadable(path: str, reason: str) -> RecordError:
+    return RecordError(f"{path} cannot be read: {reason}", fix="correct the path, or write the file anew")
+
+
+def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[str]) -> TableFiles:
+    """Look at all files of a table, without reading its rows.
+
+    Parameters
+    ----------
+    paths
+        Files of one format, and folders of them; in a folder, ``name=value`` in a path is a column.
+    declared
+        The features. None: all columns but `others` and the time.
+    others
+        The other columns: label, and id.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or a format is not known.
+    RecordError
+        If a file is empty or damaged, has no such column, or one of another type than the files before it.
+    """
+    files = _files(paths)
+    suffixes = [next((s for s in _FORMATS if file.lower().endswith(s)), None) for file in files]
+    kinds = {None if suffix is None else _FORMATS[suffix] for suffix in suffixes}
+    if len(kinds) != 1 or None in kinds:
+        odd = next((f for f, suffix in zip(files, suffixes, strict=True) if suffix is None), files[-1])
+        raise ConfigError(
+            f"{odd} is of another format than is read, or than the other files",
+            fix=f"give files of one format, with one of the endings {', '.join(_FORMATS)}",
+        )
+    (kind,) = kinds
+    try:
+        dataset = ds.dataset(files, format=kind, partitioning="hive")
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(files[0], "" if kind == "csv" else str(error)) from None
+    features = declared.source_names() if declared.features is not None else None
+    if features is None:
+        features = [name for name in dataset.schema.names if name not in {*others, declared.time}]
+    schema = _common_schema(dataset, [*features, *others], set(features) if kind == "csv" else set())
+    categories = declared.categories()
+    reader = Reader(
+        schema,
+        ()
+        if categories is None
+        else tuple(
+            (str(field), tuple((str(value), categories.columns[i]) for value, i in places.items()))
+            for field, places in categories.places.items()
+        ),
+        tuple(
+            (name, (time, declared.fields[time], part))
+            for name, (time, part) in declared.time_parts().items()
+        ),
+    )
+    return TableFiles(tuple(files), tuple(_parts(dataset)), reader)
+
+
+def _files(paths: Sequence[Path]) -> list[str]:
+    """The files, absolute, and those of the folders in order; hidden ones and those of `_` are none."""
+    found: list[str] = []
+    for path in paths:
+        if path.is_dir():
+            inside = (f for f in path.rglob("*") if f.is_file() and _is_data(f.relative_to(path)))
+            found += [os.path.abspath(file) for file in sorted(inside)]
+        elif path.exists():
+            found.append(os.path.abspath(path))
+        else:
+            raise ConfigError(f"there is no file or folder {path}", fix="correct the path of the table")
+    if len(set(found)) != len(found):
+        twice = next(file for file in found if found.count(file) > 1)
+        raise ConfigError(f"{twice} is given twice", fix="give each file once")
+    if not found:
+        raise ConfigError(f"there is no file in {paths[0]}", fix="give the folder of the table")
+    return found
+
+
+def _is_data(path: Path) -> bool:
+    return not any(name.startswith((".", "_")) for name in path.parts)
+
+
+def _common_schema(dataset: Any, names: Sequence[str], numbers: set[str]) -> Any:
+    """The types of the columns, which are the same in every file; `numbers`: what CSV has as doubles."""
+    common: Any = None
+    for fragment in dataset.get_fragments():
+        try:
+            found = fragment.physical_schema
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(fragment.path, str(error)) from None
+        of_path = ds.get_partition_keys(fragment.partition_expression)
+        for name in names:
+            if name not in found.names and name not in of_path:
+                raise RecordError(
+                    f"{fragment.path} has no column {name!r}; it has {', '.join(found.names[:8])}",
+                    fix="correct input.features, input.label or the id; or give files with these columns",
+                )
+        fields = [found.field(n) if n in found.names else dataset.schema.field(n) for n in names]
+        columns = pa.schema(
+            [
+                f.with_type(pa.float64()) if f.name in numbers and _is_number(f.type) else f.remove_metadata()
+                for f in fields
+            ]
+        )
+        try:
+            common = columns if common is None else pa.unify_schemas([common, columns])
+        except pa.ArrowException as error:
+            raise RecordError(
+                f"{fragment.path} has other columns than the files before it: {error}",
+                fix="write all files with one schema",
+            ) from None
+    return common
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+
+
+def _parts(dataset: Any) -> Iterator[tuple[Part, int]]:
+    """Fragments with their row groups, in order, of about `_PART_ROWS` rows each."""
+    part: Part = []
+    count = 0
+    for fragment, rows in _pieces(dataset):
+        if rows:
+            part, count = [*part, fragment], count + rows
+        if count >= _PART_ROWS:
+            yield part, count
+            part, count = [], 0
+    if part:
+        yield part, count
+
+
+def _pieces(dataset: Any) -> Iterator[tuple[Any, int]]:
+    for fragment in dataset.get_fragments():
+        try:
+            groups = getattr(fragment, "row_groups", None)
+            if groups is None:
+                yield fragment, fragment.count_rows()
+                continue
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(fragment.path, type(error).__name__) from None
+        for group in groups:
+            yield fragment.subset(row_group_ids=[group.id]), group.num_rows

@@ -1,0 +1,507 @@
+"""`streampair backfill`: the model of a table in files, for a lane to begin with."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from harness.applications import write_key
+from streampair_connectors.cli.app import app
+from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.config import load_config
+from streampair_connectors.history import passes, tables
+from streampair_connectors.worker.factory import build_learner
+from typer.testing import CliRunner
+
+from streampair import auc, history, models
+from streampair.engine import Record
+
+N = 3000
+KEY = bytes(range(32))
+TOML = """
+app = "fraud"
+[input]
+topic = "payments"
+label = "y"
+id = "id"
+{input}
+[learner]
+class = "streampair.{name}"
+{learner}
+"""
+FEATURES = "features = { a = [-1, 1], b = [-1, 1] }"
+PRIVATE = 'options = { epsilon = 1.0, delta = 1e-6, horizon = 7000 }\nnoise_key_file = "noise.key"'
+
+
+def frame(rows: int = N) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (rows, 2))
+    y = x[:, 0] + rng.normal(0, 0.3, rows) > 0.3
+    return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y, "id": np.arange(rows), "other": "text"})
+
+
+def parquet(data: pd.DataFrame, *files: Path, group: int = 400) -> None:
+    """Write a table to files, of about equal parts, in row groups."""
+    ends = np.linspace(0, len(data), len(files) + 1).astype(int)
+    for file, low, high in zip(files, ends, ends[1:], strict=False):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        arrow = pa.Table.from_pandas(data.iloc[low:high], preserve_index=False)
+        pq.write_table(arrow, file, row_group_size=group)
+
+
+def configured(
+    folder: Path, name: str = "auc.PairFTRL", learner: str = PRIVATE, declared: str = FEATURES
+) -> Path:
+    path = folder / "fraud.toml"
+    path.write_text(TOML.format(input=declared, name=name, learner=learner))
+    if not (folder / "noise.key").exists():
+        write_key(folder / "noise.key", KEY.hex())
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    configured(tmp_path)
+    parquet(frame(), tmp_path / "t" / "1.parquet", tmp_path / "t" / "2.parquet")
+    monkeypatch.setattr(tables, "_PART_ROWS", 500)
+    return tmp_path
+
+
+def call(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["backfill", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def made(*arguments: object) -> bytes:
+    """The file that a command writes."""
+    call("fraud.toml", *arguments, "--output", "start.json")
+    return Path("start.json").read_bytes()
+
+
+def account(path: str = "fraud-history.account.json") -> list[tuple[int, bool]]:
+    document = json.loads(Path(path).read_text())
+    return [(attempt["stage"], attempt["finished"]) for attempt in document["attempts"]]
+
+
+def wanted(learner: Any, label: str = "y") -> bytes:
+    """The model that `history.fit` makes in this process."""
+    job = history.Job(learner, label=label, rows=N, row_id="id", salt="fraud history")
+    return models.dumps(history.fit(job, [frame()], KEY, account="fit.account.json"))
+
+
+BOUNDS = {"a": (-1, 1), "b": (-1, 1)}
+
+
+def test_any_cut_of_the_table_and_any_number_of_processes_give_one_file(folder: Path) -> None:
+    model = wanted(auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS))
+    assert made("t", "--processes", 2) == model
+    assert not [file for file in folder.iterdir() if file.name.startswith("start.json.")]
+    assert account() == [(1, True), (2, True)]
+    data = frame()
+    parquet(data.sample(frac=1.0, random_state=1), folder / "one.pq", group=N)
+    arrow = pa.Table.from_pandas(data, preserve_index=False)
+    pa.feather.write_feather(arrow, "table.feather")
+    data.to_csv("table.csv.gz", index=False)
+    for number, row in enumerate(data.groupby(data["id"] % 3)):
+        parquet(row[1], folder / "parts" / f"third={number}" / "x.parquet")
+    for table in ("one.pq", "table.feather", "table.csv.gz", "parts"):
+        assert made(table, "--processes", 1, "--account", f"{table}.json") == model
+    assert made("t/2.parquet", "t/1.parquet", "--account", "files.json") == model
+
+
+def test_a_lane_begins_with_the_file(folder: Path) -> None:
+    command = "fraud.toml", "t", "--output", "start.json", "--processes", 1
+    result = json.loads(call(*command, "--json").stdout)
+    assert result["rows"] == N
+    assert result["epsilon_spent"] == pytest.approx(1.0)
+    assert result["attempts"] == [1, 1]
+    text = Path("fraud.toml").read_text().replace("[learner]", '[learner]\nstart = "start.json"')
+    Path("fraud.toml").write_text(text)
+    learner = build_learner(load_config(Path("fraud.toml")))
+    assert learner.score_one({"a": 0.9, "b": 0.0}) > learner.score_one({"a": -0.9, "b": 0.0})
+    # The configuration may name the file that is not there yet.
+    Path("start.json").unlink()
+    call(*command, "--new-attempt")
+
+
+def test_a_partition_of_the_path_may_be_the_label(folder: Path) -> None:
+    for y, rows in frame().groupby("y"):
+        parquet(rows.drop(columns="y"), folder / "parts" / f"y={int(y)}" / "x.parquet")
+    model = wanted(auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS))
+    assert made("parts", "--processes", 1) == model
+
+
+def test_relevances_are_learned_too(folder: Path) -> None:
+    configured(
+        folder,
+        "ranking.PairFTRL",
+        PRIVATE.replace("1.0,", "1.0, relevance = [0, 4],"),
+        f'{FEATURES}\nlabel_type = "any"',
+    )
+    assert b"ranking.PairFTRL" in made("t", "--processes", 1)
+
+
+def test_declared_values_and_parts_of_times_are_those_of_the_lane(folder: Path) -> None:
+    declared = (
+        'features = { a = [-1, 1], country = ["NL", "5", "true"], code = ["5", "7"], '
+        '"when.hour" = [0, 23], "when.weekday" = [0, 6] }\nfields = { when = "epoch-ms" }'
+    )
+    config = load_config(configured(folder, declared=declared))
+    data = frame(200)
+    data["country"] = ["NL", None, "5", "DE"] * 50
+    data["code"] = [5, 7, 9, 7] * 50
+    data["when"] = 1_700_000_000_000 + 3_600_000 * np.arange(200)
+    parquet(data, folder / "x.parquet")
+    table = tables.open_table([folder / "x.parquet"], config.input, ["y", "id"])
+    found = pd.concat(batch.to_pandas() for part, _ in table.parts for batch in table.reader.batches(part))
+    decode = json_decoder(config.input)
+    names = config.input.feature_names()
+    for i, row in enumerate(json.loads(data.to_json(orient="records"))):
+        event = decode(Record(i, json.dumps(row).encode()))
+        assert event.x == pytest.approx(found[names].iloc[i].astype(float).to_dict())
+
+
+def test_a_later_record_of_csv_may_have_a_fraction(folder: Path) -> None:
+    data = frame(100)
+    data["a"] = [0] * 99 + [0.5]
+    data.to_csv("x.csv", index=False)
+    table = tables.open_table([folder / "x.csv"], load_config(Path("fraud.toml")).input, ["y", "id"])
+    assert table.reader.schema.field("b").type == pa.float64()
+    assert table.rows == 100
+
+
+# ---- interrupted runs ------------------------------------------------------------------------------------
+
+KILLED = """
+import multiprocessing, os, sys
+from streampair_connectors.cli import backfill
+from streampair_connectors.history import passes, tables
+from streampair.privacy.noise import ChainedNoise
+
+def die(*_):
+    with open("children", "w") as file:
+        file.write(" ".join(str(child.pid) for child in multiprocessing.active_children()))
+    os.kill(os.getpid(), 9)
+
+def dying(where, name, number):
+    true, calls = getattr(where, name), []
+    def method(*arguments):
+        calls.append(1)
+        if len(calls) == number:
+            die()
+        return true(*arguments)
+    setattr(where, name, method)
+
+if __name__ == "__main__":
+    tables._PART_ROWS, passes._SAVE_EVERY = 500, -1.0
+    dying({where}, "{name}", {number})
+    from streampair_connectors.cli.app import app
+    app(["backfill", "fraud.toml", "t", "--output", "start.json", "--processes", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "number", "before", "left"),
+    [
+        ("passes.Partial", "save", 3, [], 2 + 4),  # in the middle of the first stage, which has four parts
+        ("ChainedNoise", "take", 1, [(1, False)], 4),
+        ("passes.Partial", "save", 9, [(1, True)], 1),  # in the middle of the second one
+        ("ChainedNoise", "take", 2, [(1, True), (2, False)], 0),
+        ("backfill", "write_file", 1, [(1, True), (2, False)], 0),
+    ],
+)
+def test_after_kill_9_the_same_command_gives_the_same_bytes_by_one_attempt(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    name: str,
+    number: int,
+    before: list[Any],
+    left: int,
+) -> None:
+    processes = 2 if number == 3 else 1
+    script = folder / "killed.py"
+    script.write_text(
+        KILLED.replace("{where}", where).replace("{name}", name).replace("{number}", str(number))
+    )
+    ended = subprocess.run([sys.executable, script, str(processes)], check=False, timeout=120)
+    assert ended.returncode == -9
+    assert not Path("start.json").exists()
+    assert (account() if Path("fraud-history.account.json").exists() else []) == before
+    sums = Path("start.json.sums")
+    assert stat.S_IMODE(sums.stat().st_mode) == 0o600
+    children = [pid for pid in map(int, Path("children").read_text().split()) if psutil.pid_exists(pid)]
+    assert len(children) == 0 or processes == 2
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], 60)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    read: list[int] = []
+    true = passes.JobPass.part
+    monkeypatch.setattr(passes.JobPass, "part", lambda self, part: read.append(1) or true(self, part))
+    model = made("t", "--processes", 1)
+    assert len(read) == left
+    assert model == wanted(auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS))
+    assert account() == [(1, True), (2, True)]
+    assert not sums.exists()
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, parts: int = 3) -> None:
+    """Press Ctrl-C while so many parts have been read."""
+    read: list[int] = []
+    true = passes.JobPass.part
+
+    def part(self: passes.JobPass, part: Any) -> Any:
+        read.append(1)
+        if len(read) == parts:
+            raise KeyboardInterrupt
+        return true(self, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "_SAVE_EVERY", -1.0)
+        patch.setattr(passes.JobPass, "part", part)
+        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, code=130)
+    assert Path("start.json.sums").exists()
+
+
+def error(*arguments: object, code: int = 1) -> str:
+    """What a command that fails says."""
+    result = call("fraud.toml", *arguments, "--output", "start.json", "--processes", 1, code=code)
+    assert not Path("start.json").exists()
+    assert "secret" not in result.stderr
+    assert "fix: " in result.stderr
+    return str(result.stderr)
+
+
+@pytest.mark.parametrize("change", ["value", "order", "touched", "more"])
+def test_a_table_that_has_changed_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    interrupted(monkeypatch)
+    file, data = folder / "t" / "2.parquet", frame().iloc[1500:]
+    status = file.stat()
+    if change == "value":
+        parquet(data.assign(a=data["a"].to_numpy()[::-1]), file)
+    elif change == "order":
+        parquet(data.iloc[::-1], file)
+    elif change == "more":
+        parquet(frame(10).assign(id=range(N, N + 10)), folder / "t" / "3.parquet")
+    if change != "touched":  # a copy that keeps the time of change is told by the end of the file
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert "the table has changed since" in error("t")
+    assert not Path("fraud-history.account.json").exists()
+    Path("start.json.sums").unlink()
+    call("fraud.toml", "t", "--output", "start.json", "--processes", 1)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_table_that_changes_while_it_is_read_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stage: int
+) -> None:
+    true = passes.JobPass.part
+
+    def part(self: passes.JobPass, part: Any) -> Any:
+        if self.job.stage == stage:
+            parquet(frame().iloc[1500:], folder / "t" / "2.parquet")
+        return true(self, part)
+
+    monkeypatch.setattr(passes.JobPass, "part", part)
+    assert "the table has changed while it was read" in error("t")
+    assert stage == 2 or not Path("fraud-history.account.json").exists()
+
+
+def test_sums_of_another_job_are_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(monkeypatch)
+    configured(folder, learner=PRIVATE.replace("1.0", "2.0"))
+    assert made("t", "--processes", 1) == wanted(auc.PairFTRL(2.0, 1e-6, bounds=BOUNDS))
+
+
+def test_sums_of_another_attempt_are_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = passes.JobPass(_job(), _table().reader, 1)
+    partial = passes.Partial(Path("sums"), "fingerprint")
+    partial.save(work, 1, work.part(_table().parts[0][0]))
+    assert partial.load(work) == (1, work.part(_table().parts[0][0]))
+    assert partial.load(passes.JobPass(_job(), _table().reader, 2)) == (0, None)
+
+
+def _job() -> history.Job:
+    learner = auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS)
+    return history.Job(learner, label="y", rows=N, row_id="id", salt="fraud history")
+
+
+def _table() -> tables.TableFiles:
+    return tables.open_table([Path("t")], load_config(Path("fraud.toml")).input, ["y", "id"])
+
+
+def test_damaged_sums_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(monkeypatch)
+    sums = Path("start.json.sums")
+    for damaged in (b"", sums.read_bytes()[:-1], b"x" * 200):
+        sums.write_bytes(damaged)
+        assert "cannot be read" in error("t")
+
+
+def test_a_second_driver_is_refused(folder: Path) -> None:
+    with passes.lock(Path("start.json.lock")):
+        assert "another process makes the same file" in error("t")
+    call("fraud.toml", "t", "--output", "start.json", "--processes", 1)
+
+
+def test_a_second_model_is_asked_for_before_the_table_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("t", "--processes", 1)
+    Path("start.json").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(passes.JobPass, "part", lambda *_: pytest.fail("the table was read"))
+        assert "attempt 1 at stage 2 has been released" in error("t")
+    made("t", "--processes", 1, "--new-attempt")
+    assert account() == [(1, True), (2, True)] * 2
+
+
+def test_a_new_attempt_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made("t", "--processes", 1)
+    with monkeypatch.context() as patch:
+        true = passes.JobPass.part
+
+        def part(self: passes.JobPass, part: Any) -> Any:
+            if self.job.stage == 2:
+                raise KeyboardInterrupt
+            return true(self, part)
+
+        patch.setattr(passes.JobPass, "part", part)
+        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, "--new-attempt", code=130)
+    assert account() == [(1, True), (2, True), (1, True)]
+    made("t", "--processes", 1, "--new-attempt")
+    assert account() == [(1, True), (2, True)] * 2
+
+
+# ---- bad tables ------------------------------------------------------------------------------------------
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def _values(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
+    return lambda file: parquet(change(frame().iloc[1500:]), file)
+
+
+SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "empty": (lambda file: file.write_bytes(b"") and None, "cannot be read"),
+    "cut": (_cut, "cannot be read"),
+    "other": (lambda file: file.write_text("secret") and None, "cannot be read"),
+    "ending": (lambda file: file.rename(file.with_suffix(".orc")) and None, "of another format"),
+    "no feature": (_values(lambda t: t.drop(columns="b")), "2.parquet has no column 'b'"),
+    "no label": (_values(lambda t: t.drop(columns="y")), "2.parquet has no column 'y'"),
+    "no id": (_values(lambda t: t.drop(columns="id")), "2.parquet has no column 'id'"),
+    "other type": (_values(lambda t: t.assign(a="secret")), "other columns than the files before it"),
+    "other id": (_values(lambda t: t.astype({"id": str})), "other columns than the files before it"),
+    "null label": (_values(lambda t: t.assign(y=[None, *t["y"][1:]])), "no usable label"),
+    "twice": (_values(lambda t: t.assign(id=[1501, *t["id"][1:]])), "occur twice"),
+    "id gap": (_values(lambda t: t.astype({"id": "Int64"}).assign(id=None)), "row ids are"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_bad_table_is_refused_and_nothing_is_spent(folder: Path, name: str) -> None:
+    spoil, message = SPOILED[name]
+    spoil(folder / "t" / "2.parquet")
+    assert message in error("t", code=2 if name == "ending" else 1)
+    assert not Path("fraud-history.account.json").exists()
+
+
+def test_a_bad_cell_of_csv_is_not_quoted(folder: Path) -> None:
+    data = frame(60_000).drop(columns="other")  # more than the block of which pyarrow takes the types
+    lines = data.to_csv(index=False).splitlines()
+    for column, line in (("y", "0.1,0.1,secret,1"), ("a", "secret,0.1,True,1")):
+        Path("x.csv").write_text("\n".join([*lines[:-1], line]))
+        assert "x.csv cannot be read (ArrowInvalid)" in error("x.csv"), column
+
+
+def test_what_the_configuration_lacks_is_named(folder: Path) -> None:
+    text = Path("fraud.toml").read_text()
+    assert "no file or folder" in error("nowhere", code=2)
+    assert "is given twice" in error("t", "t/1.parquet", code=2)
+    for old, message in (
+        ('id = "id"\n', "with --row-id"),
+        ('noise_key_file = "noise.key"', "learner.noise_key_file is not set"),
+        (FEATURES, "the features are not known"),
+    ):
+        Path("fraud.toml").write_text(text.replace(old, ""))
+        assert message in error("t", code=2)
+    Path("fraud.toml").write_text(text.replace('id = "id"\n', ""))
+    made("t", "--row-id", "id", "--label", "y", "--processes", 1)
+
+
+@pytest.mark.parametrize("name", ["auc.PrivateForest", "auc.OnPairC", "preprocessing.RandomFourier"])
+def test_learners_that_learn_no_table_are_refused(folder: Path, name: str) -> None:
+    configured(folder, name, "options = {}" if "pre" in name else PRIVATE)
+    assert "no table is learned by" in error("t", code=2)
+
+
+def test_without_pyarrow_the_error_names_the_extra(folder: Path) -> None:
+    program = (
+        "import sys; sys.modules['pyarrow'] = None\nfrom streampair_connectors.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", program, "backfill", "fraud.toml", "t", "--output", "start.json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "pip install '.[history]'" in ended.stderr
+
+
+# ---- learners without privacy ----------------------------------------------------------------------------
+
+
+def test_moments_of_parts_add_up(folder: Path) -> None:
+    configured(folder, "auc.PairMoments", "")
+    one = made("t", "--processes", 1)
+    assert made("t", "--processes", 2) == one
+    learner = auc.PairMoments(half_life=None)
+    learner.learn_many(frame()[["a", "b"]], frame()["y"])
+    learner += learner.clone()  # which solves for the weights
+    found = models.loads(one)
+    x = frame(50)[["a", "b"]].to_dict("records")
+    scores, theirs = ([model.score_one(r) for r in x] for model in (found, learner))
+    assert np.diff(scores) == pytest.approx(np.diff(theirs), abs=1e-8)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("auc.PairOGD", auc.PairOGD), ("auc.Forest", auc.Forest)])
+def test_other_learners_read_in_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: Any
+) -> None:
+    configured(folder, name, "options = { seed = 1 }")
+    learner = kind(seed=1)
+    learner.learn_many(frame()[["a", "b"]], frame()["y"])
+    assert made("t") == models.dumps(learner)
+    true, read = passes.InOrder.part, list[int]()
+
+    def part(self: passes.InOrder, part: Any) -> Any:
+        read.append(1)
+        if len(read) == 3:
+            raise KeyboardInterrupt
+        return true(self, part)
+
+    monkeypatch.setattr(passes, "_SAVE_EVERY", -1.0)
+    monkeypatch.setattr(passes.InOrder, "part", part)
+    call("fraud.toml", "t", "--output", "again.json", code=130)
+    call("fraud.toml", "t", "--output", "again.json")
+    assert Path("again.json").read_bytes() == models.dumps(learner)
+    assert len(read) == 3 + 2
