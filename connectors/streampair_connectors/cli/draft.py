@@ -189,7 +189,7 @@ class Draft:
             text = "confirm: public? The records gave these fields, bounds and values, and the labels;"
             notes.append(("input.features", f"{text} not in epsilon"))
         else:
-            text = "auc.Forest ranks most tables better, and takes four times as long"
+            text = "auc.Forest ranks most tables better, and takes about three times as long"
             notes.append(("learner.class", text))
         return notes
 
