@@ -412,6 +412,29 @@ def test_a_field_that_one_label_alone_has_is_no_feature() -> None:
     assert found.left_out == dict.fromkeys(leaks, "known only with one label")
 
 
+def test_a_field_that_says_the_label_is_left_out() -> None:
+    """The label under another name, or a decision that follows from it; not what chance explains."""
+    coin = random.Random(1)
+    events = []
+    for _ in range(300):
+        fraud = coin.random() < 0.05
+        events.append(
+            {
+                "is_fraud": fraud,
+                "case": "open" if fraud else coin.choice(["none", "old"]),
+                "blocked": int(fraud),
+                "channel": "card" if fraud or coin.random() < 0.4 else "cash",  # not one label each
+                "constant": "x",
+                "a": coin.gauss(0, 1),
+            }
+        )
+    found = found_in(events, label="is_fraud")
+    assert found.input["features"] == ["channel", "constant", "a"]
+    assert found.left_out == dict.fromkeys(("case", "blocked"), "each value has one label")
+    few = [{"label": i % 2, "same": i % 2, "a": i} for i in range(4)]
+    assert found_in(few).input["features"] == ["same", "a"]
+
+
 def test_ids() -> None:
     events = [
         {"label": i % 2, "ref": f"r{i}", "event_id": f"e{i}", "customer_id": i // 2, "a": i}
@@ -565,6 +588,7 @@ def test_delta_is_below_one_over_all_lines(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "many.jsonl"
     count = 1_200_000
-    file.write_bytes(b'{"a": 1, "is_fraud": true}\n{"a": 2, "is_fraud": false}\n' * (count // 2))
+    lines = [b'{"a": %d, "is_fraud": %s}\n' % (a, y) for a in (1, 2) for y in (b"true", b"false")]
+    file.write_bytes(b"".join(lines) * (count // 4))
     delta = draft("--file", file, "--private", "1", "--messages", "100")["learner"]["options"]["delta"]
     assert delta == 1e-7

@@ -332,6 +332,8 @@ def _unfit(each: FoundField, learned: Mapping[int, Any]) -> str | None:
         return "its name"
     if _is_one_sided(each, learned):
         return "known only with one label"
+    if _says_label(each, learned):
+        return "each value has one label"
     distinct, count = len(each.counts), len(each.values)
     if each.is_named_id and (each.kind != "text" or distinct > max(_FEW, _DIFFERENT * count)):
         return "an id"
@@ -353,6 +355,26 @@ def _is_one_sided(each: FoundField, learned: Mapping[int, Any]) -> bool:
             if (labels[label] / len(learned)) ** count < _CHANCE:
                 return True
     return False
+
+
+def _says_label(each: FoundField, learned: Mapping[int, Any]) -> bool:
+    """Whether each of a few values has one label only, more than by chance, and not all the same one.
+
+    Such a field is often the label under another name, or the decision that followed from it.
+    """
+    labels, by_value = Counter(learned.values()), dict[Any, Counter[Any]]()
+    for row, value in zip(each.rows, each.values, strict=True):
+        if row in learned:
+            by_value.setdefault(value, Counter())[learned[row]] += 1
+    if len(by_value) > _FEW or any(len(part) > 1 for part in by_value.values()):
+        return False
+    if len({label for part in by_value.values() for label in part}) < 2:
+        return False
+    chance = 1.0
+    for part in by_value.values():
+        count = part.total()
+        chance *= sum((each_label / labels.total()) ** count for each_label in labels.values())
+    return chance < _CHANCE
 
 
 def _unfit_privately(each: FoundField, learned: Mapping[int, Any]) -> str | None:

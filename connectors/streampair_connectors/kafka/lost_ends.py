@@ -175,11 +175,11 @@ async def write_ends(
     if outcome.ongoing and producer._txn_manager.producer_epoch - outcome.epoch < 2:
         committed = None  # it had ended otherwise before it could be aborted
     found: Mapping[Partition, int] = {}
-    # A group's open offsets cannot be seen from here, so their end is written in any case.
-    if committed is not None and group:
-        await write_end(producer, transactional_id, [], group, committed)
     try:
         async with asyncio.timeout(config.connect_timeout.seconds):
+            # A group's open offsets cannot be seen from here, so their end is written in any case.
+            if committed is not None and group:
+                await write_end(producer, transactional_id, [], group, committed)
             ends = await _end_offsets(client, partitions, _ALL)
             for pause in itertools.chain((0.05, 0.1, 0.2, 0.5), itertools.repeat(1.0)):
                 found = await _open_before(client, ends)
