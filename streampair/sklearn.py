@@ -40,8 +40,8 @@ class Classifier(base.ClassifierMixin, base.BaseEstimator):  # type: ignore[misc
 
     Of the two classes, sorted, the second ranks high, as everywhere in scikit-learn. Rows are learned once,
     in their order: shuffle a table that is sorted by class. Columns of a frame may be texts and have missing
-    values where the learner takes them. Columns of a later frame are matched by name. Those of an array, and
-    of a frame without a name in common, are matched by position, as in scikit-learn.
+    values where the learner takes them. As in scikit-learn, a later frame has the columns of the first one in
+    the same order; columns of an array, or whose names are no strings, are matched by position.
 
     Parameters
     ----------

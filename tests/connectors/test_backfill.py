@@ -505,3 +505,12 @@ def test_other_learners_read_in_order(
     call("fraud.toml", "t", "--output", "again.json")
     assert Path("again.json").read_bytes() == models.dumps(learner)
     assert len(read) == 3 + 2
+
+
+def test_label_and_id_of_the_lane_are_no_features_of_a_table(folder: Path) -> None:
+    """As in the lane, if no features are declared; with another label, too."""
+    configured(folder, "auc.PairOGD", "", declared="")
+    table = frame().assign(confirmed=frame()["y"], id=[f"p{i}" for i in range(N)]).drop(columns="other")
+    parquet(table, folder / "s" / "1.parquet")
+    assert models.loads(made("s")).features == ("a", "b", "confirmed")
+    assert models.loads(made("s", "--label", "confirmed")).features == ("a", "b")

@@ -193,3 +193,11 @@ def test_bad_input_is_refused() -> None:
         Classifier().fit(X, [True, True])
     with pytest.raises(ValueError, match=r"no parameter 'radius'.*learner__radius"):
         Classifier().set_params(radius=1.0)
+
+
+def test_columns_in_another_order_are_refused() -> None:
+    X, y = named("abc"), numbers()[1]
+    model = Classifier().fit(X, y)
+    for call in (model.predict, lambda later: model.partial_fit(later, y)):
+        with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
+            call(X[["c", "a", "b"]])

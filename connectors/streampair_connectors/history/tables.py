@@ -171,7 +171,7 @@ def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[st
     paths
         Files of one format, and folders of them; in a folder, ``name=value`` in a path is a column.
     declared
-        The features. None: all columns but `others` and the time.
+        The features. None: all columns but `others`, and label, id and time of the lane, as in the lane.
     others
         The other columns: label, and id.
 
@@ -198,7 +198,8 @@ def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[st
         raise _unreadable(files[0], "" if kind == "csv" else str(error)) from None
     features = declared.source_names() if declared.features is not None else None
     if features is None:
-        features = [name for name in dataset.schema.names if name not in {*others, declared.time}]
+        taken = {*others, declared.label, declared.id, declared.time}
+        features = [name for name in dataset.schema.names if name not in taken]
     schema = _common_schema(dataset, [*features, *others], set(features) if kind == "csv" else set())
     categories = declared.categories()
     reader = Reader(
