@@ -51,6 +51,7 @@ BLOCKS = {
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],
     "replay": ["python benchmarks/replay.py"],
+    "history": ["python benchmarks/history.py"],
     "serve": ["python benchmarks/serve.py --rounds 4"],
     "stores": ["python benchmarks/stores.py"],
     "kill-loop": ["python benchmarks/kill_loop.py"],

@@ -19,6 +19,7 @@ from streampair.base.targets import BinaryTarget, RelevanceTarget, Target
 from streampair.errors import ConfigError, PrivacyWarning, RecordError
 from streampair.history.account import AttemptAccount, Standardisation, open_account
 from streampair.history.rows import fingerprint, label_numbers, read_batch
+from streampair.kernels import table_sums
 from streampair.models import Model
 from streampair.models.format import (
     Curve,
@@ -54,12 +55,13 @@ from streampair.records.features import Design
 __all__ = ["ASSUMED", "Job", "Sums", "fit"]
 
 Floats = NDArray[np.float64]
+Columns = list[NDArray[Any]]
 
 Learner = auc.PairFTRL | ranking.PairFTRL
 
 _NAME = "streampair history 1"
-_CHUNK = 2**14  # rows that are prepared at a time
 _MOST_CHECKED = 100_000_000  # rows whose ids `fit` compares, in 8 bytes each
+_CHUNK = 2000  # rows that are prepared at a time, in the processor's cache
 
 ASSUMED = (
     "a row holds the records of one person, and no other row does: tables are joined one to one",
@@ -240,10 +242,11 @@ class Job:
     True
     """
 
-    __slots__ = ("_plain", "_standardisation")
+    __slots__ = ("_made", "_plain", "_standardisation")
 
     _plain: _Plain
     _standardisation: Standardisation | None
+    _made: tuple[str, Target, Design] | None
 
     def __init__(self, learner: Learner, *, label: Any, rows: int, row_id: Any, salt: str) -> None:
         names = _checked_learner(learner)
@@ -279,7 +282,7 @@ class Job:
             salt=salt,
             below=settings.warmup * 2**64 // int(rows),
         )
-        self._standardisation = None
+        self._standardisation = self._made = None
         target = self._target()
         if isinstance(target, BinaryTarget) and target.wide_labels:
             raise ConfigError(
@@ -297,7 +300,7 @@ class Job:
         return self._plain, self._standardisation
 
     def __setstate__(self, state: tuple[_Plain, Standardisation | None]) -> None:
-        self._plain, self._standardisation = state
+        (self._plain, self._standardisation), self._made = state, None
 
     def __repr__(self) -> str:
         return f"<Job of {self._plain.rows:,} rows, stage {self.stage}>"
@@ -310,7 +313,7 @@ class Job:
     @property
     def digest(self) -> str:
         """Digest of all that the job consists of, as a hexadecimal text."""
-        return self._digest(self._standardisation)
+        return self._parts()[0]
 
     def _digest(self, standardisation: Standardisation | None) -> str:
         released = None if standardisation is None else asdict(standardisation)
@@ -400,35 +403,26 @@ class Job:
 
     def _sums_and_ids(self, batch: Any) -> tuple[Sums, NDArray[np.uint64]]:
         """`sums`, and the hashes of the row ids (n,)."""
-        plain, done, design = self._plain, self._standardisation, self._design()
-        rows = read_batch(batch, plain.features, plain.label, plain.row_id, plain.salt)
-        raw, (hashes, kind) = rows.values, rows.ids
+        plain, done, (digest, target, design) = self._plain, self._standardisation, self._parts()
+        batch = read_batch(batch, plain.features, plain.label, plain.row_id, plain.salt)
+        hashes, kind = batch.ids
+        labels = label_numbers(batch, target, plain.label)
         sampled = hashes < np.uint64(plain.below)
         mine = sampled if done is None else ~sampled
-        whole = np.asarray(np.isfinite(raw).all(axis=1))
-        labels = label_numbers(rows, whole, self._target(), plain.label)[mine]
-        raw = raw[mine]
-        d = len(plain.features)
-        cells = np.zeros(3 * d + 1 if done is None else d * (d + 1) // 2 + d, dtype=np.int64)
-        for start in range(0, len(raw), _CHUNK):
-            part, ys = raw[start : start + _CHUNK], labels[start : start + _CHUNK]
-            ready, usable = np.empty(part.shape), np.empty(len(part))
-            if done is None:
-                design.clip(part, ready, usable)
-                cells += sample_sums(ready, ys)
-            else:
-                design.prepare(part, ready, usable)
-                cells += product_sums(ready, ys, done.centre)
-        found = Sums(
-            cells,
-            len(hashes),
-            int(mine.sum()),
-            int(np.isnan(labels).sum()),
-            fingerprint(hashes),
-            kind,
-            self.digest,
-        )
-        return found, hashes
+        taken = int(np.count_nonzero(mine))
+        if done is None:
+            cells, nulls = _sample_cells(batch.columns, labels, np.flatnonzero(mine), design)
+        else:
+            labels[~mine] = math.nan  # they add 0, as null rows do
+            cells, nulls = _product_cells(batch.columns, labels, done.centre, design)
+            nulls -= len(labels) - taken
+        return Sums(cells, len(hashes), taken, nulls, fingerprint(hashes), kind, digest), hashes
+
+    def _parts(self) -> tuple[str, Target, Design]:
+        """What every batch needs, made once in a process: digest, labels, and vectors."""
+        if self._made is None:
+            self._made = self._digest(self._standardisation), self._target(), self._design()
+        return self._made
 
     def standardised(
         self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
@@ -525,7 +519,7 @@ class Job:
 
     def _second(self, done: Standardisation) -> Job:
         other = Job.__new__(Job)
-        other._plain, other._standardisation = self._plain, done
+        other._plain, other._standardisation, other._made = self._plain, done, None
         return other
 
     def release(
@@ -757,6 +751,48 @@ def _moments(settings: Settings, sampled: int) -> SumsRelease:
     """The release of the second stage, where so many of the rows are in the sample."""
     assert settings.horizon is not None
     return moments_release(plan_table_moments(settings, settings.horizon - sampled))
+
+
+def _sample_cells(
+    columns: Columns, labels: Floats, rows: NDArray[np.intp], design: Design
+) -> tuple[NDArray[np.int64], int]:
+    """`sample_sums` of these rows, and how many of them are null."""
+    d, nulls = len(columns), 0
+    cells = np.zeros(3 * d + 1, dtype=np.int64)
+    scale, shift = design.scaling[:2, :, None]
+    for start in range(0, len(rows), _CHUNK):
+        some = rows[start : start + _CHUNK]
+        part = np.empty((d + 1, len(some)))
+        for j, column in enumerate(columns):
+            part[j] = column[some]
+        x, part[d] = part[:d], labels[some]
+        part[d, ~np.isfinite(x).all(axis=0)] = math.nan
+        nulls += int(np.count_nonzero(np.isnan(part[d])))
+        np.clip(x, -1e100, 1e100, out=x)  # as in `clip_rows`
+        x *= scale
+        x += shift
+        np.clip(x, -1.0, 1.0, out=x)
+        cells += sample_sums(part)
+    return cells, nulls
+
+
+def _product_cells(
+    columns: Columns, labels: Floats, centre: float, design: Design
+) -> tuple[NDArray[np.int64], int]:
+    """`product_sums` of all rows, and how many of them are null."""
+    d, nulls = len(columns), 0
+    cells = np.zeros(d * (d + 1) // 2 + d, dtype=np.int64)
+    buffers = np.empty((2, (d + 1) * min(_CHUNK, len(labels))))
+    for start in range(0, len(labels), _CHUNK):
+        part = labels[start : start + _CHUNK]
+        raw, vectors = buffers[:, : (d + 1) * len(part)].reshape(2, d + 1, len(part))
+        for j, column in enumerate(columns):
+            raw[j] = column[start : start + len(part)]
+        vectors[d] = part
+        table_sums.design_columns(raw[:d], design.scaling, design.cap, vectors[:d], vectors[d])
+        nulls += int(np.count_nonzero(np.isnan(vectors[d])))
+        cells += product_sums(vectors, centre)
+    return cells, nulls
 
 
 def fit(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import narwhals.stable.v2 as nw
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streampair.base.targets import Target
 from streampair.errors import RecordError
+from streampair.kernels import table_sums
 from streampair.records.features import short
 from streampair.records.frames import open_frame
 
@@ -22,23 +23,21 @@ __all__ = ["Ids", "TableBatch", "fingerprint", "label_numbers", "read_batch"]
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
 
 class TableBatch(NamedTuple):
     """Rows of a batch.
 
     Attributes
     ----------
-    values
-        Values (n, d) in the order of the features; NaN where there is none.
+    columns
+        Columns of the features, in their order, each an array (n,) of numbers or booleans; NaN for a gap.
     labels
         Labels as they came, None for a gap.
     ids
         Their row ids.
     """
 
-    values: Floats
+    columns: list[NDArray[Any]]
     labels: NDArray[Any] | list[Any]
     ids: Ids
 
@@ -60,27 +59,27 @@ def read_batch(
     RecordError
         If a column is missing, has another type than it should, or if a row id is missing or occurs twice.
     """
-    columns = _columns_of(batch)
+    names, column = _columns_of(batch)
     for name in (*features, label, row_id):
-        if name not in columns:
-            found = ", ".join(short(column) for column in list(columns)[:8])
+        if name not in names:
+            found = ", ".join(short(name) for name in list(names)[:8])
             raise RecordError(
                 f"the table has no column {name!r}; it has {found or 'none'}",
                 fix="name the columns of the table in features= or bounds=, label= and row_id=",
             )
-    lengths = {len(columns[name]) for name in (*features, label, row_id)}
+    columns = [_numbers(name, column(name)) for name in features]
+    labels, ids = _cells(column(label)), _cells(column(row_id))
+    lengths = {len(values) for values in (*columns, labels, ids)}
     if len(lengths) != 1:
         raise RecordError(
             f"the columns have different lengths: {', '.join(map(str, sorted(lengths)))}",
             fix="give one value of each column for every row",
         )
-    values = np.empty((lengths.pop(), len(features)))
-    for j, name in enumerate(features):
-        values[:, j] = _numbers(name, columns[name])
-    return TableBatch(values, _cells(columns[label]), _hashes(row_id, _cells(columns[row_id]), salt))
+    return TableBatch(columns, labels, _hashes(row_id, ids, salt))
 
 
-def _columns_of(batch: Any) -> Mapping[Any, Any]:
+def _columns_of(batch: Any) -> tuple[Mapping[Any, Any], Callable[[Any], Any]]:
+    """The names of the columns, as keys, and a function from a name to its column."""
     if isinstance(batch, Mapping):
         columns = {name: np.asanyarray(column) for name, column in batch.items()}  # with its mask
         for name, column in columns.items():
@@ -88,27 +87,28 @@ def _columns_of(batch: Any) -> Mapping[Any, Any]:
                 raise RecordError(
                     f"the column {name!r} has shape {column.shape}", fix="give one value for every row"
                 )
-        return columns
+        return columns, columns.__getitem__
     if isinstance(batch, np.ndarray):
         if batch.ndim != 2:
             raise RecordError(
                 f"the array has shape {batch.shape}",
                 fix="give an array (rows, columns), or a mapping from names to columns",
             )
-        return dict(enumerate(batch.T))
+        columns = dict(enumerate(batch.T))
+        return columns, columns.__getitem__
     arrow = get_pyarrow()
     if arrow is not None and isinstance(batch, arrow.RecordBatch):
         batch = arrow.Table.from_batches([batch])
     frame = open_frame(batch)
-    return {name: frame[:, j] for j, name in enumerate(frame.columns)}
+    return dict.fromkeys(frame.columns), frame.get_column
 
 
 def _wrong_type(name: Hashable, kind: object, wanted: str, fix: str) -> RecordError:
     return RecordError(f"the column {name!r} is of type {kind}, and {wanted}", fix=fix)
 
 
-def _numbers(name: Hashable, column: Any) -> Floats:
-    """A column of numbers or booleans, (n,), NaN for gaps."""
+def _numbers(name: Hashable, column: Any) -> NDArray[Any]:
+    """A column of numbers or booleans as an array (n,), NaN for gaps."""
     wanted, fix = "features are numbers", "turn it into numbers first, or leave it out of the features"
     if column.dtype in (np.dtype(object), nw.Object):  # as pandas has booleans with gaps
         cells = column.tolist() if isinstance(column, np.ndarray) else column.to_list()
@@ -120,7 +120,7 @@ def _numbers(name: Hashable, column: Any) -> Floats:
         if isinstance(column, np.ma.MaskedArray):
             filled: Floats = np.ma.filled(np.ma.asarray(column, dtype=np.float64), math.nan)
             return filled
-        return np.asarray(column, dtype=np.float64)
+        return column
     kind = column.dtype
     if not (kind.is_integer() or kind.is_float() or kind == nw.Boolean) or kind in (nw.Int128, nw.UInt128):
         # A column of gaps alone has no type of its own.
@@ -129,7 +129,7 @@ def _numbers(name: Hashable, column: Any) -> Floats:
         raise _wrong_type(name, kind, wanted, fix)
     if column.null_count():
         column = column.cast(nw.Float64)
-    return np.asarray(column.to_numpy(), dtype=np.float64)
+    return np.asarray(column.to_numpy())
 
 
 def _cells(column: Any) -> NDArray[Any] | list[Any]:
@@ -151,40 +151,28 @@ def _cells(column: Any) -> NDArray[Any] | list[Any]:
 # ---- labels ----------------------------------------------------------------------------------------------
 
 
-def label_numbers(rows: TableBatch, whole: NDArray[np.bool_], target: Target, name: Hashable) -> Floats:
-    """Labels (n,) as numbers in [-1, 1]; NaN for rows that are not whole, whatever their label.
+def label_numbers(batch: TableBatch, target: Target, name: Hashable) -> Floats:
+    """Labels (n,) as numbers in [-1, 1], NaN for a label that cannot be used, which a null row may have.
 
     Raises
     ------
     RecordError
-        If a whole row has no label, or one that was not declared. The message quotes no label.
+        If a row with all features has no label, or one that was not declared. The message quotes no label.
     """
-    labels, out = rows.labels, np.full(len(whole), math.nan)
-    if isinstance(labels, np.ndarray):
-        known = labels[whole]
-        if target.real_labels or known.dtype.kind in "biu":
-            out[whole] = target.labels_or_null(known)
-            return _without_gaps(out, whole, target, name)
-        distinct, places = np.unique(known, return_inverse=True)
-        signs = np.array([target.label_or_null(value) for value in distinct.tolist()])
-        out[whole] = signs[places] if len(distinct) else []
+    labels = batch.labels
+    if not isinstance(labels, np.ndarray):
+        out = _listed(labels, target)
+    elif target.real_labels or labels.dtype.kind == "b":
+        out = target.labels_or_null(labels)
     else:
-        found: dict[tuple[type, Any], float] = {}
-        for i in np.flatnonzero(whole).tolist():
-            value = labels[i]
-            try:
-                key = (type(value), value)
-                if key not in found:
-                    found[key] = target.label_or_null(value)
-                out[i] = found[key]
-            except TypeError:  # a list or a dict
-                out[i] = math.nan
-    return _without_gaps(out, whole, target, name)
-
-
-def _without_gaps(out: Floats, whole: NDArray[np.bool_], target: Target, name: Hashable) -> Floats:
-    """The labels, if every whole row has one."""
-    lost = int(np.count_nonzero(whole & np.isnan(out)))
+        distinct, places = np.unique(labels, return_inverse=True)
+        signs = np.array([target.label_or_null(value) for value in distinct.tolist()], dtype=np.float64)
+        out = signs[places]
+    rows = np.flatnonzero(np.isnan(out))
+    whole = np.ones(len(rows), dtype=np.bool_)
+    for column in batch.columns if len(rows) else ():
+        whole &= np.isfinite(column[rows])
+    lost = int(np.count_nonzero(whole))
     if lost:
         raise RecordError(
             f"{lost} rows of a batch have all features, and in the column {name!r} no usable label; "
@@ -196,19 +184,25 @@ def _without_gaps(out: Floats, whole: NDArray[np.bool_], target: Target, name: H
     return out
 
 
+def _listed(labels: list[Any], target: Target) -> Floats:
+    out = np.empty(len(labels))
+    found: dict[tuple[type, Any], float] = {}
+    for i, value in enumerate(labels):
+        try:
+            key = (type(value), value)
+            if key not in found:
+                found[key] = target.label_or_null(value)
+            out[i] = found[key]
+        except TypeError:  # a list or a dict
+            out[i] = math.nan
+    return out
+
+
 # ---- row ids ---------------------------------------------------------------------------------------------
 
 
 def _key_of(salt: str) -> bytes:
     return hashlib.blake2b(salt.encode(), digest_size=16, person=b"streampair rows").digest()
-
-
-def _mixed(words: Words) -> Words:
-    """The mixing function of SplitMix64, a bijection (Steele, Lea and Flood 2014)."""
-    words = words + _GOLDEN
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
@@ -223,10 +217,13 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
         if ids.dtype.kind == "f" and not bool(((np.abs(ids) < most) & (ids == np.floor(ids))).all()):
             raise _wrong_type(name, ids.dtype, f"{wanted}; some of these are neither", fix)
         kept = ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64)
+        hashes, kind = np.empty_like(kept), "number"
         first, second = np.frombuffer(_key_of(salt), dtype="<u8").astype(np.uint64)
-        hashes, kind = _mixed(_mixed(kept ^ first) ^ second), "number"
-        ordered = np.sort(hashes)  # `np.unique` takes six times as long
-        distinct = 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))  # mixing is a bijection
+        table_sums.id_hashes(kept, first, second, hashes)
+        # Two numbers have two hashes, for mixing is a bijection. Most tables are in the order of their ids.
+        ordered = bool((kept[1:] > kept[:-1]).all())
+        room = np.zeros(0 if ordered else 2 ** len(hashes).bit_length(), dtype=np.uint64)
+        twice = 0 if ordered else table_sums.repeated(hashes, room)
     else:
         if any(type(value) is not str for value in ids):
             if all(type(value) is int for value in ids):
@@ -244,10 +241,10 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
             for value in ids
         )
         hashes, kind = np.frombuffer(each, dtype="<u8").astype(np.uint64), "text"
-        distinct = len(set(ids))
-    if distinct != len(ids):
+        twice = len(ids) - len(set(ids))
+    if twice:
         raise RecordError(
-            f"{len(ids) - distinct} row ids of a batch occur twice in the column {name!r}",
+            f"{twice} row ids of a batch occur twice in the column {name!r}",
             fix="join tables one to one, and give every row an id of its own: who is in two rows is not "
             "protected as a whole",
         )
@@ -256,4 +253,4 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
 
 def fingerprint(hashes: Words) -> int:
     """A sum over the ids, modulo 2^64: the same for any order, and another one for other ids."""
-    return int(_mixed(hashes ^ _GOLDEN).sum(dtype=np.uint64))
+    return int(table_sums.id_sum(hashes))

@@ -26,6 +26,8 @@ from streampair import auc, history
 from streampair.errors import ConfigError, PrivacyError, StoreError
 from streampair.history import jobs
 from streampair.history.jobs import Job, Sums
+from streampair.kernels import table_sums
+from streampair.kernels.vectors import prepare_rows
 from streampair.privacy import mu_from
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.privacy.mechanisms.standardization import (
@@ -40,11 +42,10 @@ from streampair.privacy.mechanisms.table_moments import (
     label_steps,
     moments_release,
     plan_sample,
-    product_sums,
     sample_release,
-    sample_sums,
-    steps_in_ball,
 )
+from streampair.privacy.mechanisms.table_moments import product_sums as sums_of_products
+from streampair.privacy.mechanisms.table_moments import sample_sums as sums_of_sample
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, rounded, scaled
 
 KEY = bytes(range(32))
@@ -85,6 +86,25 @@ def rows_of(rng: np.random.Generator, count: int = 40, d: int = 4) -> tuple[np.n
     return x, np.where(
         rng.random(count) < 0.5, rng.choice([1.0, -1.0, math.nan], count), rng.uniform(-1, 1, count)
     )
+
+
+def behind(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Columns of rows, and the labels behind them."""
+    return np.array([*rows.T, labels])
+
+
+def product_sums(rows: np.ndarray, labels: np.ndarray, centre: float) -> np.ndarray:
+    return sums_of_products(behind(rows, labels), centre)
+
+
+def sample_sums(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return sums_of_sample(behind(rows, labels))
+
+
+def steps_in_ball(rows: np.ndarray) -> np.ndarray:
+    columns = np.array(rows.T, order="C")
+    table_sums.ball_steps(columns, np.zeros(len(rows)), float(STEPS))
+    return columns.T
 
 
 def test_sums_are_those_of_whole_numbers() -> None:
@@ -148,6 +168,21 @@ def test_a_row_that_rounding_makes_too_long_is_shortened() -> None:
     assert np.abs(steps - x * STEPS).max() < 1.0
 
 
+def test_a_row_of_a_table_is_the_vector_of_a_stream(path: Path) -> None:
+    """To the last bit, so that what a model is computed of is what it scores."""
+    first = job()
+    design = first.standardised(first.sums(table()), KEY, account=path)._design()
+    for d in (1, 3, 4, 7, 20):
+        rng = np.random.default_rng(d)
+        rows, vectors = rng.normal(size=(400, d)) * 2.0, np.empty((400, d))
+        rows[::7] = rng.choice([0.0, 1e300, -1e300], (len(rows[::7]), d))
+        scaling = rng.uniform(-0.5, 0.5, (4, d))
+        prepare_rows(rows, scaling, True, design.cap, vectors, np.empty(400))
+        columns, labels = np.empty((d, 400)), np.ones(400)
+        table_sums.design_columns(rows.T.copy(), scaling, design.cap, columns, labels)
+        assert np.array_equal(columns.T, vectors)
+
+
 def schedule(rng: np.random.Generator, one: Job, columns: Table) -> Sums:
     """A table in random batches, in a random order of rows and of batches, added up as a random tree."""
     order = rng.permutation(N)
@@ -204,7 +239,7 @@ def test_each_row_is_in_one_stage_and_content_does_not_say_which(path: Path) -> 
     assert abs(sum(sampled) - expected) < 5 * math.sqrt(expected)
     salted = dataclasses.replace(first._plain, salt="other")
     resalted = Job.__new__(Job)
-    resalted._plain, resalted._standardisation = salted, None
+    resalted.__setstate__((salted, None))
     assert [resalted.sums(part(columns, [i])).taken for i in range(N)] != sampled
 
 
@@ -732,10 +767,7 @@ def both_stages(patch: pytest.MonkeyPatch) -> None:
         if self.stage == 1:
             return sums
         whole = Job.__new__(Job)
-        whole._plain, whole._standardisation = (
-            dataclasses.replace(self._plain, below=0),
-            self._standardisation,
-        )
+        whole.__setstate__((dataclasses.replace(self._plain, below=0), self._standardisation))
         return dataclasses.replace(sums, cells=true(whole, batch).cells)
 
     patch.setattr(Job, "sums", all_rows)

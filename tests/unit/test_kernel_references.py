@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from harness import support
 from harness.every_loss import EVERY, MARGIN, name_of
-from naive import label_table, random_trees
+from naive import label_table, random_trees, table_sums
 
 from streampair import losses
 from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, pair_moments, scaling
@@ -1206,6 +1206,61 @@ def prepare_rows(kernel: Any, rng: Rng) -> None:
         wanted = naive.prepared(row, [(-2.0, 3.0), (0.0, 1.0)], (mean.tolist(), std.tolist()), 0.9)
         close(value.tolist(), wanted)
     assert usable.tolist() == [1.0, 0.0, 1.0]
+
+
+@against(table_sums.design_columns)
+def design_columns(kernel: Any, rng: Rng) -> None:
+    d = int(rng.integers(1, 10))
+    rows, labels = rng.normal(size=(7, d)) * 3.0, rng.choice([1.0, -1.0], 7)
+    rows[1, 0], rows[2, -1], rows[3], labels[4] = math.nan, -math.inf, 1e200, math.nan
+    mean, std, low = rng.uniform(-0.3, 0.3, d), rng.uniform(0.3, 1.0, d), rng.uniform(-3.0, -1.0, d)
+    scaling = np.array([1.0 / -low, np.zeros(d), mean, 1 / std / math.sqrt(d)])
+    bounds = [(value, -value) for value in low.tolist()]
+    out, found = np.empty((d, 7)), labels.copy()
+    kernel(rows.T.copy(), scaling, 0.9, out, found)
+    wanted = table_sums.design_columns(
+        rows.tolist(), bounds, (mean.tolist(), std.tolist()), 0.9, labels.tolist()
+    )
+    assert found.tolist() == pytest.approx(wanted[1], nan_ok=True)
+    whole = np.isfinite(rows).all(axis=1)
+    close(out.T[whole].ravel().tolist(), np.array(wanted[0])[whole].ravel().tolist())
+
+
+@against(table_sums.ball_steps)
+def ball_steps(kernel: Any, rng: Rng) -> None:
+    rows, labels = rng.normal(size=(9, 3)), np.array([1.0, -1.0, math.nan] * 3)
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    rows[3] *= 2.0
+    rows[4], rows[6, 1], rows[7] = 0.25, math.nan, 2.0
+    columns = rows.T.copy()
+    kernel(columns, labels, float(2**16))
+    assert columns.T.tolist() == table_sums.ball_steps(rows.tolist(), labels.tolist())
+
+
+def words(rng: Rng, count: int) -> np.ndarray:
+    return rng.integers(0, 2**64, count, dtype=np.uint64)
+
+
+@against(table_sums.id_hashes)
+def id_hashes(kernel: Any, rng: Rng) -> None:
+    ids, key, out = words(rng, 9), words(rng, 2), np.zeros(9, dtype=np.uint64)
+    kernel(ids, *key, out)
+    assert out.tolist() == table_sums.id_hashes(ids.tolist(), *key.tolist())
+
+
+@against(table_sums.id_sum)
+def id_sum(kernel: Any, rng: Rng) -> None:
+    ids = words(rng, 9)
+    assert kernel(ids) == table_sums.id_sum(ids.tolist())
+
+
+@against(table_sums.repeated)
+def repeated(kernel: Any, rng: Rng) -> None:
+    for count in (0, 1, 40, 63):
+        # Of few cells, so that they collide; with 0, which marks an empty cell, and many that are equal.
+        hashes = rng.integers(0, 40, count).astype(np.uint64) * np.uint64(rng.choice([1, 64, 1 << 40]))
+        table = np.zeros(2 ** int(count).bit_length(), dtype=np.uint64)
+        assert kernel(hashes, table) == table_sums.repeated(hashes.tolist())
 
 
 @against(naive.clipped)

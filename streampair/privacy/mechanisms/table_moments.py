@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streampair.errors import ConfigError
+from streampair.kernels import table_sums
 from streampair.privacy.mechanisms.base import ONE_RECORD, Release, Settings, check_overflow
 from streampair.privacy.mechanisms.second_moments import (
     MomentsState,
@@ -52,7 +54,6 @@ __all__ = [
     "product_sums",
     "sample_release",
     "sample_sums",
-    "steps_in_ball",
 ]
 
 STEPS = 2**16
@@ -71,73 +72,73 @@ _BITS = 16  # of STEPS
 # ---- exact sums ------------------------------------------------------------------------------------------
 
 
-def steps_in_ball(rows: Floats) -> Floats:
-    """Rows (n, d) of the unit ball in whole steps, with a norm of at most `STEPS`, checked in integers.
-
-    A coordinate is rounded to the nearest step; in a row that this makes too long, towards 0. A row that is
-    then still too long, or not finite, is 0: for rows of the unit ball there is none.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from streampair.privacy.mechanisms.table_moments import steps_in_ball
-    >>> steps_in_ball(np.array([[0.5, -0.25], [0.6, 0.8], [3.0, 0.0]])).astype(int).tolist()
-    [[32768, -16384], [39321, 52428], [0, 0]]
-    """
-    steps: Floats = np.floor(rows * STEPS + 0.5)
-    # Integers of at most 2^53, so the sum of their squares is exact.
-    long = ~(np.einsum("ij,ij->i", steps, steps) <= STEPS * STEPS)
-    if long.any():
-        shorter = np.trunc(rows[long] * STEPS)
-        shorter[~(np.einsum("ij,ij->i", shorter, shorter) <= STEPS * STEPS)] = 0.0
-        steps[long] = shorter
-    return steps
-
-
 def label_steps(labels: Floats, centre: float) -> Floats:
     """What labels (n,) in [-1, 1] count in a product: `(y - centre) / (1 + |centre|)` in steps, towards 0."""
     weight = 1.0 / (1.0 + abs(centre))
-    return np.asarray(np.clip(np.trunc(weight * (labels - centre) * STEPS), -STEPS, STEPS))
+    steps = np.trunc(weight * (labels - centre) * STEPS)
+    return np.asarray(np.minimum(np.maximum(steps, -STEPS), STEPS))
 
 
-def sample_sums(rows: Floats, labels: Floats) -> Integers:
-    """Sums of x, x^2, the label, and label times x over rows (n, d) in [-1, 1]: integers (3 d + 1,).
+def _check_rows(columns: Floats) -> None:
+    if columns.shape[1] > PRODUCT_ROWS:
+        raise ValueError(f"{columns.shape[1]} rows in one product, whose sums doubles may not hold")
 
-    In steps of 2^-16, 2^-32, 2^-16 and 2^-32. Labels are in [-1, 1]; NaN marks a null row, which adds 0.
+
+def sample_sums(columns: Floats) -> Integers:
+    """Sums of x, x^2, the label, and label times x over rows with x in [-1, 1]^d: integers (3 d + 1,).
+
+    In steps of 2^-16, 2^-32, 2^-16 and 2^-32.
+
+    Parameters
+    ----------
+    columns
+        Coordinates of x, and labels in [-1, 1] behind them, (d + 1, n), at most `PRODUCT_ROWS` rows; a label
+        of NaN marks a null row, which adds 0. Overwritten.
     """
-    whole = ~np.isnan(labels)
-    x, y = (
-        np.clip(np.floor(values * STEPS + 0.5), -STEPS, STEPS).astype(np.int64)
-        for values in (rows[whole], labels[whole])
-    )
-    return np.concatenate((x.sum(axis=0), (x * x).sum(axis=0), [y.sum()], y @ x)).astype(np.int64)
+    _check_rows(columns)
+    columns[:, np.isnan(columns[-1])] = 0.0
+    columns *= STEPS
+    columns += 0.5
+    np.clip(np.floor(columns, out=columns), -STEPS, STEPS, out=columns)
+    x, y = columns[:-1], columns[-1]
+    sums = (x.sum(axis=1), np.einsum("ij,ij->i", x, x), [y.sum()], x @ y)
+    return np.concatenate(sums).astype(np.int64)
 
 
-def product_sums(rows: Floats, labels: Floats, centre: float) -> Integers:
-    """Sums of x x' and s x over rows (n, d) of the unit ball: integers (d (d + 1) / 2 + d,), steps of 2^-32.
+def product_sums(columns: Floats, centre: float) -> Integers:
+    """Sums of x x' and s x over rows x of the unit ball: integers (d (d + 1) / 2 + d,), in steps of 2^-32.
 
-    The lower triangle of x x', row by row. s are the `label_steps` of the labels; NaN marks a null row, which
-    adds 0.
+    The lower triangle of x x', row by row. s are the `label_steps` of the labels.
+
+    Parameters
+    ----------
+    columns
+        As of `sample_sums`, of vectors of the unit ball (`streampair.kernels.table_sums.ball_steps`).
 
     Examples
     --------
     >>> import numpy as np
     >>> from streampair.privacy.mechanisms.table_moments import STEPS, product_sums
-    >>> sums = product_sums(np.array([[0.5, -0.5]]), np.array([-1.0]), 0.0)
+    >>> sums = product_sums(np.array([[0.5], [-0.5], [-1.0]]), 0.0)
     >>> (sums / STEPS**2).tolist()
     [0.25, -0.25, 0.25, -0.5, 0.5]
     """
-    d = rows.shape[1]
-    lower = np.tril_indices(d)
-    total = np.zeros(len(lower[0]) + d, dtype=np.int64)
-    rows, labels = rows[~np.isnan(labels)], labels[~np.isnan(labels)]
-    for start in range(0, len(rows), PRODUCT_ROWS):
-        x = np.empty((len(rows[start : start + PRODUCT_ROWS]), d + 1))
-        x[:, :d] = steps_in_ball(rows[start : start + PRODUCT_ROWS])
-        x[:, d] = label_steps(labels[start : start + PRODUCT_ROWS], centre)
-        products = (x.T @ x).astype(np.int64)
-        total += np.concatenate((products[:d, :d][lower], products[d, :d]))
-    return total
+    _check_rows(columns)
+    d = len(columns) - 1
+    table_sums.ball_steps(columns[:d], columns[d], float(STEPS))
+    null = np.isnan(columns[d])
+    columns[d] = label_steps(columns[d], centre)
+    columns[d, null] = 0.0
+    # Without s s': of a matrix and itself BLAS takes twice as long where there are few columns.
+    products = (columns @ columns[:d].T).astype(np.int64)
+    return np.asarray(products.ravel()[_packed(d)])
+
+
+@lru_cache
+def _packed(d: int) -> NDArray[np.intp]:
+    """Places in a matrix (d + 1, d) of its lower triangle, row by row."""
+    i, j = np.tril_indices(d + 1, m=d)
+    return np.asarray(i * d + j)
 
 
 # ---- their releases --------------------------------------------------------------------------------------
