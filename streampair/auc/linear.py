@@ -83,7 +83,7 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
     Scaling follows these rules, in this order: a record is scored by the statistics of the records before it;
     then it enters the statistics; then the step is taken. Weights, `radius` and `l2` are in scaled units.
     `weights` are in units of the raw features, and ``score = sum of weights times features + intercept``.
-    Scores are centred. A record without a label changes nothing. Columns that have held only 0 and 1, and
+    Scores are centred. A record without a label changes nothing. Columns that have held only two values, and
     indicators, are not scaled by their own spread, which would make much of a rare 1. A column that fewer
     than half of the records have, as in a bag of words, is not centred: its absence would have a value. From
     the 31st value on, one is learned as if it were at most 5 spreads from the centre; each time that happens

@@ -281,6 +281,8 @@ _STATISTICS = (
     ("touched", scaling.TOUCHED),
     ("cuts", scaling.CUTS),
     ("mean_rests", scaling.REST),
+    ("lows", scaling.LOW),
+    ("highs", scaling.HIGH),
 )
 #: Statistics that no score needs.
 _LEARNED_BY = ("touched", "mean_rests")
@@ -1470,10 +1472,13 @@ def _checked_statistics(
     found = {name: np.asarray(saved[name], dtype=np.float64) for name, _ in wanted}
     if any(v.shape != (d,) or not np.isfinite(v).all() for v in found.values()):
         raise ValueError("statistics of another shape, or not finite")
-    if any((values < 0.0).any() for name, values in found.items() if name not in ("means", "mean_rests")):
+    signed = ("means", "mean_rests", "lows", "highs")
+    if any((values < 0.0).any() for name, values in found.items() if name not in signed):
         raise ValueError("statistics below 0")
     if "cuts" in found and (found["cuts"] > scaling.MOST_CUTS).any():
         raise ValueError("more far values than can be")
+    if "lows" in found and (found["lows"] > found["highs"]).any():
+        raise ValueError("the lower of two values is above the higher")
     if "kinds" in found and not np.isin(found["kinds"], range(2 * scaling.BEGUN)).all():
         raise ValueError("columns of an unknown kind")
     return found

@@ -60,7 +60,16 @@ class MomentsRule(UpdateRule):
         )
 
 
-_STATISTICS = (scaling.MEAN, scaling.VARIANCE, scaling.COUNT, scaling.OCCURRENCES, scaling.KIND, scaling.CUTS)
+_STATISTICS = (
+    scaling.MEAN,
+    scaling.VARIANCE,
+    scaling.COUNT,
+    scaling.OCCURRENCES,
+    scaling.KIND,
+    scaling.CUTS,
+    scaling.LOW,
+    scaling.HIGH,
+)
 
 
 def learned_both(self: Any, other: Any) -> Any:
@@ -156,10 +165,12 @@ def _add_statistics(learner: OnlinePairLearner, other: OnlinePairLearner, places
     dense = 2.0 * occurrences >= learner._seen + other._seen
     kinds = mine[scaling.KIND].astype(np.int64) | theirs[scaling.KIND].astype(np.int64)
     kinds = np.where(dense, kinds | scaling.DENSE, kinds & ~scaling.DENSE)
+    low, high, more = _values_of_both(mine, theirs, dense)
+    kinds = np.where(more, kinds | scaling.SCALED, kinds)
     kinds = np.where(kinds & scaling.FIXED, scaling.FIXED, kinds)
     spread = np.sqrt(np.where(dense, variance, variance + mean**2))
-    scaled = np.where(spread > 0.0, 1.0 / np.where(spread > 0.0, spread, 1.0), 0.0)
-    unit = np.where(kinds & scaling.DENSE & (variance > 0.0), 2.0, 1.0)
+    of_two = np.where(dense & (low < high), 0.5 * (high - low), np.maximum(abs(low), abs(high)))
+    spread = np.where(kinds & scaling.SCALED, spread, np.where(of_two > 0.0, of_two, 1.0))
     for which, values in (
         (scaling.MEAN, mean),
         (scaling.VARIANCE, variance),
@@ -169,9 +180,26 @@ def _add_statistics(learner: OnlinePairLearner, other: OnlinePairLearner, places
         (scaling.CUTS, np.maximum(mine[scaling.CUTS], theirs[scaling.CUTS])),
         (scaling.REST, np.zeros(d)),
         (scaling.CENTRE, np.zeros(d)),  # of a dense column it is then restored
-        (scaling.UNIT, np.where(kinds & scaling.SCALED, scaled, unit)),
+        (scaling.UNIT, np.where(spread > 0.0, 1.0 / np.where(spread > 0.0, spread, 1.0), 0.0)),
+        (scaling.LOW, low),
+        (scaling.HIGH, high),
     ):
         learner._column(which)[:] = values
+
+
+def _values_of_both(
+    mine: dict[int, Array], theirs: dict[int, Array], dense: NDArray[np.bool_]
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """The lowest and the highest value of each column, and whether there are more than two: see `scaling`."""
+    values = []
+    for one, other in ((mine, theirs), (theirs, mine)):
+        known = one[scaling.COUNT] > 0.0
+        values += [np.where(known, one[which], other[which]) for which in (scaling.LOW, scaling.HIGH)]
+    low, high = np.minimum(values[0], values[2]), np.maximum(values[1], values[3])
+    lowest, highest = np.where(dense, low, np.minimum(low, 0.0)), np.where(dense, high, np.maximum(high, 0.0))
+    known_values = np.array([*values, np.where(dense, low, 0.0)])
+    more: NDArray[np.bool_] = ((known_values != lowest) & (known_values != highest)).any(axis=0)
+    return low, high, more
 
 
 def _views(learner: OnlinePairLearner) -> dict[str, Array]:

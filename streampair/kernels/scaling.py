@@ -2,8 +2,8 @@
 
 Weights, their sums and the radius are in scaled units: a feature x counts as ``(x - CENTRE) UNIT``, with UNIT
 one over the spread. The statistics change before the gradient of a record, and after its score. When they
-change, weights do not, except where a column changes its kind: then weight over spread stays, and with it the
-ranking.
+change, weights do not, except where a column of enough values changes its kind: then weight over spread
+stays, and with it the ranking.
 
 A column has a set of kinds, added up:
 
@@ -12,8 +12,9 @@ DENSE
     reaches a power of 2: its centre is the mean of its values. Else the centre is 0, and the spread is the
     root mean square: to centre it would give a record that lacks it a value, and a bag of words all words.
 SCALED
-    It has held other values than 0 and 1. Until then the spread counts as 1, or, of a dense column that has
-    held both, as 1/2: what it is where both are as frequent. Their own spread would make much of a rare 1.
+    It has held more than two values. Until then half of their difference counts as the spread, which is what
+    it is where both are as frequent: their own would make much of a rare one. Of a column that is not dense
+    0 is one of the two, and the other one counts as the spread, as a constant does.
 FIXED
     An indicator, of a text or of a gap: centre 0 and spread 1 for ever.
 BEGUN
@@ -65,11 +66,13 @@ KIND = 11
 TOUCHED = 12  # the record that last moved the weight
 CUTS = 13  # how many values were learned as nearer ones: see REACH
 REST = 14  # what the sum of a mean and its steps has lost by rounding: added to the next
-LISTED = 15  # places of the centred columns, ascending
-RECORD = 16  # scratch: the record, centred
-EFFECT = 17  # weights times units, always
-PARTNER = 18  # scratch: the same of other weights
-VECTORS = 19  # how many there are, with the packed record
+LOW = 15  # the values that a column has held before it was SCALED
+HIGH = 16
+LISTED = 17  # places of the centred columns, ascending
+RECORD = 18  # scratch: the record, centred
+EFFECT = 19  # weights times units, always
+PARTNER = 20  # scratch: the same of other weights
+VECTORS = 21  # how many there are, with the packed record
 
 DENSE = 1
 SCALED = 2
@@ -141,6 +144,13 @@ def _spread(kind: int, mean: float, variance: float) -> float:
 
 
 @kernel
+def _spread_of_two(kind: int, low: float, high: float) -> float:
+    """What counts as the spread of a column that has held these values alone: see SCALED."""
+    spread = 0.5 * (high - low) if kind & DENSE and low < high else max(abs(low), abs(high))
+    return spread if spread > 0.0 else 1.0
+
+
+@kernel
 def weigh(s: Array, i: int) -> None:
     """Set what a weight does to its feature less its centre."""
     cap = int(s[CAP])
@@ -161,7 +171,8 @@ def _scale_weight(s: Array, i: int, factor: float) -> None:
     cap = int(s[CAP])
     s[HEADER + WEIGHTS * cap + i] *= factor
     if s[SCHEDULE] == ADAGRAD:
-        s[HEADER + PREVIOUS * cap + i] /= factor * factor
+        if s[HEADER + PREVIOUS * cap + i] > 0.0:  # the square of the factor may be 0, too
+            s[HEADER + PREVIOUS * cap + i] /= factor * factor
     else:
         s[HEADER + PREVIOUS * cap + i] *= factor
         s[HEADER + AVERAGED * cap + i] *= factor
@@ -176,11 +187,12 @@ def _measure(s: Array, i: int) -> None:
     kind = int(s[at + KIND * cap])
     mean = s[at + MEAN * cap]
     s[at + CENTRE * cap] = mean if kind & DENSE and not kind & BEGUN else 0.0
-    if kind & SCALED:
-        spread = _spread(kind, mean, s[at + VARIANCE * cap])
-        s[at + UNIT * cap] = 1.0 / spread if spread > 0.0 else 0.0
-    elif not kind & BEGUN:
-        s[at + UNIT * cap] = 2.0 if kind & DENSE and s[at + VARIANCE * cap] > 0.0 else 1.0
+    if not kind & BEGUN:
+        if kind & SCALED:
+            spread = _spread(kind, mean, s[at + VARIANCE * cap])
+        else:
+            spread = _spread_of_two(kind, s[at + LOW * cap], s[at + HIGH * cap])
+        s[at + UNIT * cap] = 1.0 / spread if spread * spread > 0.0 else 0.0
     weigh(s, i)
 
 
@@ -194,6 +206,35 @@ def _change(s: Array, i: int, kind: int) -> None:
     _measure(s, i)
     if before > 0.0 and s[unit] > 0.0 and before != s[unit]:
         _scale_weight(s, i, before / s[unit])
+
+
+@kernel
+def _are_three(kind: int, low: float, high: float, x: float) -> bool:
+    """Whether a value is one too many beside those that a column has held."""
+    return low < high if kind & DENSE else (low != 0.0 or high != 0.0) and x != 0.0
+
+
+@kernel
+def _hold(s: Array, i: int, x: float) -> None:
+    """Keep a new value of a column that is not SCALED; the third one makes it that.
+
+    From enough values on no score jumps. Before, two of them may lie close together by chance, and weights of
+    scaled features stay, as they do where a spread moves.
+    """
+    cap = int(s[CAP])
+    at = HEADER + i
+    count, kind = s[at + COUNT * cap], int(s[at + KIND * cap])
+    low, high = s[at + LOW * cap], s[at + HIGH * cap]
+    if count > 1.0 and _are_three(kind, low, high, x):
+        kind |= SCALED
+    else:
+        s[at + LOW * cap] = min(low, x) if count > 1.0 else x
+        s[at + HIGH * cap] = max(high, x) if count > 1.0 else x
+    if count >= ENOUGH:
+        _change(s, i, kind)
+    else:
+        s[at + KIND * cap] = kind
+        _measure(s, i)
 
 
 @kernel
@@ -290,10 +331,8 @@ def observe(s: Array, i: int, x: float) -> float:
     if kind & BEGUN:
         if count >= ENOUGH:
             _change(s, i, (kind & ~BEGUN) | SCALED)
-    elif not kind & SCALED and x != 0.0 and x != 1.0:
-        _change(s, i, kind | SCALED)
-    elif variance == 0.0 and not kind & SCALED:
-        _change(s, i, kind)
+    elif not kind & SCALED and (count == 1.0 or (x != s[at + LOW * cap] and x != s[at + HIGH * cap])):
+        _hold(s, i, x)
     elif _is_due(count):
         _measure(s, i)
     elif kind & DENSE:
@@ -319,6 +358,7 @@ def look(s: Array) -> None:
     if s[SCALE] == 0.0 or s[ALIKE] > 0.0 or records & (records - 1):
         return
     occurrences, kinds, listed = column(s, OCCURRENCES), column(s, KIND), column(s, LISTED)
+    lows, highs = column(s, LOW), column(s, HIGH)
     n = 0
     for i in range(kinds.shape[0]):
         kind = int(kinds[i])
@@ -327,6 +367,8 @@ def look(s: Array) -> None:
         wanted = kind & ~DENSE
         if 2.0 * occurrences[i] >= records:
             wanted |= DENSE
+        elif lows[i] < highs[i] and lows[i] != 0.0 and highs[i] != 0.0:
+            wanted |= SCALED  # 0 is the third value
         if wanted != kind:
             _change(s, i, wanted)
         if wanted & DENSE:
@@ -399,13 +441,13 @@ def _observe_alike(s: Array, x: Array) -> bool:
     Loops without branches are made of vectors.
     """
     mean, rest, variance, offs = column(s, MEAN), column(s, REST), column(s, VARIANCE), column(s, RECORD)
-    kinds, unit = column(s, KIND), column(s, UNIT)
+    kinds, unit, lows, highs = column(s, KIND), column(s, UNIT), column(s, LOW), column(s, HIGH)
     unusual = 0
     for i in range(x.shape[0]):
         off = x[i] - mean[i]
-        # A variance of 0, or NaN, is unusual, too; and the third value of a column of 0 and 1.
+        # A variance of 0, or NaN, is unusual, too; and the third value of a column of two.
         usual = (abs(off * unit[i]) <= REACH) & (variance[i] > 0.0)
-        usual &= (kinds[i] != DENSE) | (x[i] * x[i] == x[i])
+        usual &= (kinds[i] != DENSE) | (x[i] == lows[i]) | (x[i] == highs[i])
         unusual |= 0 if usual else 1
         offs[i] = off - rest[i]
     if unusual:
@@ -421,7 +463,7 @@ def _observe_alike(s: Array, x: Array) -> bool:
         variance[i] = (1.0 - share) * (variance[i] + share * (offs[i] * offs[i]))
     if _is_due(records):
         for i in range(x.shape[0]):
-            unit[i] = 1.0 / math.sqrt(variance[i]) if kinds[i] != DENSE else 2.0
+            unit[i] = 1.0 / math.sqrt(variance[i]) if kinds[i] != DENSE else unit[i]
             effect[i] = w[i] * unit[i]
     return True
 

@@ -127,7 +127,9 @@ def _centred(centre: NDArray[np.float64]) -> Running:
     """Statistics of raw features of which the centres alone are known."""
     zeros, kinds = EncodedArray.floats(np.zeros(len(centre))), np.full(len(centre), DENSE | BEGUN)
     units, means = EncodedArray.floats(np.ones(len(centre))), EncodedArray.floats(centre)
-    return Running(0, means, zeros, units, zeros, zeros, zeros, EncodedArray.integers(kinds))
+    return Running(
+        0, means, zeros, units, zeros, zeros, zeros, zeros, zeros, kinds=EncodedArray.integers(kinds)
+    )
 
 
 def _tree_parts(design: RandomTreeDesign, weights: NDArray[np.float64]) -> dict[str, Any]:

@@ -204,6 +204,8 @@ class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         In how many records it had a value, and how often it was given, as a value or a gap, (features,).
     cuts
         How many of the values were too far from the centre, and learned as nearer ones, (features,).
+    lows, highs
+        The lower and the higher value that a feature has held, while they were at most two, (features,).
     kinds
         Of each feature, added up: 1 dense, 2 scaled by its spread, 4 an indicator, 8 begun by its weight,
         (features,).
@@ -216,15 +218,20 @@ class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values_set: EncodedArray
     times_given: EncodedArray
     cuts: EncodedArray
+    lows: EncodedArray
+    highs: EncodedArray
     kinds: EncodedArray
 
     def statistics(self, d: int) -> dict[str, NDArray[np.float64]]:
         """The arrays by name, (d,) each; ValueError if one cannot be."""
         found = {name: getattr(self, field).numbers(field, d) for field, name in RUNNING.items()}
-        if any((values < 0.0).any() for name, values in found.items() if name != "means"):
+        signed = ("means", "lows", "highs")
+        if any((values < 0.0).any() for name, values in found.items() if name not in signed):
             raise ValueError("a statistic of the features is below 0")
         if (found["cuts"] > MOST_CUTS).any():
             raise ValueError("cuts are out of range")
+        if (found["lows"] > found["highs"]).any():
+            raise ValueError("the lower of two values is above the higher")
         kinds = self.kinds.whole("kinds", d)
         if not ((kinds >= 0) & (kinds < MOST_KINDS)).all():
             raise ValueError("a feature is of an unknown kind")
@@ -637,7 +644,7 @@ KnownModel = LinearModel | MetricModel | ForestModel | RandomForestModel
 
 #: Statistics of a learner's state by the fields of `Running`.
 RUNNING = {
-    **{name: name for name in ("means", "variances", "units", "values_set", "cuts")},
+    **{name: name for name in ("means", "variances", "units", "values_set", "cuts", "lows", "highs")},
     "times_given": "given",
 }
 INDICATOR = 4

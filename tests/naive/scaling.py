@@ -49,6 +49,11 @@ class Column:
         return len(set(self.values)) > 1
 
     @property
+    def distinct(self) -> set[float]:
+        """The values that it has held; of a column that is not dense 0 is one of them."""
+        return {*self.values} if self.dense else {0.0, *self.values}
+
+    @property
     def spread(self) -> float:
         """The standard deviation of a dense column; of another the root mean square."""
         if self.dense and not self.varies:
@@ -69,7 +74,7 @@ class Column:
         self.cuts += near != x
         x = near
         count = len(self.values) + 1
-        varied = self.varies
+        distinct = len(self.distinct)
         share = max(1.0 / count, 1.0 - self.keep)
         self.shares = [(1.0 - share) * before for before in self.shares] + [share]
         self.values.append(x)
@@ -77,11 +82,12 @@ class Column:
             if count >= ENOUGH:
                 self.begun, self.scaled = False, True
                 self._change()
-        elif not self.scaled and x not in (0.0, 1.0):
-            self.scaled = True
-            self._change()
-        elif not self.scaled and not varied:
-            self._change()
+        elif not self.scaled and len(self.distinct) != distinct:
+            self.scaled = len(self.distinct) > 2
+            if count >= ENOUGH:
+                self._change()
+            else:
+                self._measure()
         elif count < SETTLED or count % 8 == 0:
             self._measure()
         elif self.dense:
@@ -100,6 +106,7 @@ class Column:
         dense = 2 * self.occurrences >= records
         if not self.fixed and dense != self.dense:
             self.dense = dense
+            self.scaled = self.scaled or (not self.begun and len(self.distinct) > 2)
             self._change()
 
     def _measure(self) -> None:
@@ -107,7 +114,11 @@ class Column:
         if self.scaled:
             self.unit = 1.0 / self.spread if self.spread > 0.0 else 0.0
         elif not self.begun:
-            self.unit = 2.0 if self.dense and self.varies else 1.0
+            distinct = self.distinct or {0.0}
+            if self.dense and len(distinct) > 1:
+                self.unit = 2.0 / (max(distinct) - min(distinct))
+            else:  # a constant, or 0 and one value
+                self.unit = 1.0 / (max(map(abs, distinct)) or 1.0)
 
     def _change(self) -> None:
         """It is of another kind; its weight over its spread stays."""

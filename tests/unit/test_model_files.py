@@ -339,7 +339,7 @@ def test_a_learner_begins_with_columns_and_statistics(name: str) -> None:
     assert [begun.score_one(x) for x in xs] == [learner.score_one(x) for x in xs]
     saved, ours = learner.to_state(), begun.to_state()
     if name != "papers":
-        for each in ("means", "variances", "values_set", "given", "units", "kinds", "cuts"):
+        for each in ("means", "variances", "values_set", "given", "units", "kinds", "cuts", "lows", "highs"):
             np.testing.assert_array_equal(saved[each], ours[each])
     for x in raw(200, seed=3):
         begun.learn_one(x, risk(x))
@@ -397,6 +397,7 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     kinds = format.EncodedArray.integers(np.full(d, 99))
     damaged: list[tuple[dict[str, Any], str]] = [
         (floats("units", -1.0), "a statistic of the features is below 0"),
+        (floats("lows", 1e9), "the lower of two values is above the higher"),
         (floats("means", math.nan), "a number in means is not finite"),
         ({"running": {**running, "records": -1}}, "records is out of range"),
         ({"running": {**running, "kinds": {**running["kinds"], "data": b64(kinds)}}}, "an unknown kind"),

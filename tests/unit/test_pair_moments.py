@@ -132,6 +132,31 @@ def test_a_sum_has_learned_the_records_of_all(family: str) -> None:
     taught(total, data)  # and learns on
 
 
+def test_a_sum_knows_which_values_a_column_has_held() -> None:
+    """Two of one part and another two of the other are more than two; a sparse column has held 0."""
+    make = functools.partial(auc.PairMoments, half_life=None)
+    columns = {
+        "same": ([2.0, 6.0], [6.0, 2.0]),
+        "other": ([2.0, 6.0], [6.0, 9.0]),
+        "constant": ([5.0, 5.0], [5.0, 5.0]),
+        "constants": ([5.0, 5.0], [7.0, 7.0]),
+    }
+    parts = []
+    for part in range(2):
+        data = [
+            ({name: values[part][i % 2] for name, values in columns.items()}, i % 3 > 0) for i in range(40)
+        ]
+        for i in range(part, 40, 8):
+            data[i][0].update({"rare": 4.0, "rares": 4.0 - part, "mine" if part else "yours": -4.0})
+        parts.append(taught(make(), data))
+    for both in (parts[0] + parts[1], parts[1] + parts[0]):
+        units = dict(zip(both.feature_names, both.to_state()["units"], strict=True))
+        assert [units[name] for name in ("same", "constant", "constants")] == [1 / 2, 1 / 5, 1.0]
+        assert units["other"] == pytest.approx(1 / np.std([2.0, 6.0, 6.0, 9.0]))
+        assert [units[name] for name in ("rare", "mine", "yours")] == [1 / 4] * 3
+        assert units["rares"] == pytest.approx(1 / np.sqrt((16.0 + 9.0) / 2.0))
+
+
 def test_a_sum_knows_texts_gaps_and_labels() -> None:
     data = [(x, "yes" if y else "no") for x, y in raw("auc", 400)]
     one, two = (taught(auc.PairMoments(half_life=None, positive="yes"), data[i::2]) for i in range(2))
