@@ -60,13 +60,13 @@ Columns = list[NDArray[Any]]
 Learner = auc.PairFTRL | ranking.PairFTRL
 
 _NAME = "streampair history 1"
-_MOST_CHECKED = 100_000_000  # rows whose ids `fit` compares, in 8 bytes each
+_MOST_CHECKED = 100_000_000  # rows whose ids are compared, in 8 bytes each
 _CHUNK = 2000  # rows that are prepared at a time, in the processor's cache
 
 ASSUMED = (
     "a row holds the records of one person, and no other row does: tables are joined one to one",
     "no two rows of the table have one id, and the sums of each batch are added once, after retries too "
-    "(`fit` checks both in a table of at most 100,000,000 rows)",
+    "(`fit` and `streampair backfill` check both in a table of at most 100,000,000 rows)",
     "which rows there are, how many and with which ids depends on no content: a filter on content makes the "
     "features of a row None in place of leaving it out",
     "no feature of a row is computed from other rows: no windows, aggregates, ranks, or scalers that were "
@@ -423,6 +423,34 @@ class Job:
         if self._made is None:
             self._made = self._digest(self._standardisation), self._target(), self._design()
         return self._made
+
+    def check_ids(self, batches: Iterable[Any]) -> bool:
+        """Refuse a table in which a row id occurs twice; of its batches the column of the ids is read alone.
+
+        `sums` sees what is in one batch, and an engine may add a batch twice. Memory is 16 bytes a row.
+
+        Parameters
+        ----------
+        batches
+            As of `sums`; other columns may be missing.
+
+        Returns
+        -------
+        bool
+            Whether the ids were compared: those of more than 100,000,000 rows are not even read.
+
+        Raises
+        ------
+        RecordError
+            If a row id is missing, of another type, or occurs twice.
+        """
+        plain = self._plain
+        if plain.rows > _MOST_CHECKED:
+            return False
+        name = plain.row_id
+        read = [read_batch(batch, (), name, name, plain.salt).ids.hashes for batch in batches]
+        _check_once(np.concatenate(read) if read else np.empty(0, dtype=np.uint64))
+        return True
 
     def standardised(
         self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False

@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from streampair import auc, history, models
 from streampair.engine import Record
+from streampair.history import jobs
 
 N = 3000
 KEY = bytes(range(32))
@@ -420,6 +421,19 @@ SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+def test_a_row_id_in_two_files_is_refused_and_nothing_is_spent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = frame().iloc[1500:]
+    parquet(data.assign(id=[0, *data["id"][1:]]), folder / "t" / "2.parquet")
+    assert "1 row ids of the table occur twice" in error("t")
+    assert not Path("fraud-history.account.json").exists()
+    assert not Path("start.json.sums").exists()
+    monkeypatch.setattr(jobs, "_MOST_CHECKED", N - 1)  # memory for more has nobody
+    result = call("fraud.toml", "t", "--output", "start.json", "--processes", 1)
+    assert "ids_not_compared" in result.stderr
+
+
 @pytest.mark.parametrize("name", SPOILED)
 def test_a_bad_table_is_refused_and_nothing_is_spent(folder: Path, name: str) -> None:
     spoil, message = SPOILED[name]
@@ -431,7 +445,7 @@ def test_a_bad_table_is_refused_and_nothing_is_spent(folder: Path, name: str) ->
 def test_a_bad_cell_of_csv_is_not_quoted(folder: Path) -> None:
     data = frame(60_000).drop(columns="other")  # more than the block of which pyarrow takes the types
     lines = data.to_csv(index=False).splitlines()
-    for column, line in (("y", "0.1,0.1,secret,1"), ("a", "secret,0.1,True,1")):
+    for column, line in (("y", "0.1,0.1,secret,59999"), ("a", "secret,0.1,True,59999")):
         Path("x.csv").write_text("\n".join([*lines[:-1], line]))
         assert "x.csv cannot be read (ArrowInvalid)" in error("x.csv"), column
 

@@ -153,8 +153,9 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
 
         result: dict[str, Any] = {"output": str(wanted.output), "rows": table.rows}
         if private:
+            assert row_id is not None
             job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
-            model = _release(config, job, table.reader, wanted, account, read)
+            model = _release(config, job, table, row_id, wanted, read)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
             assert model.privacy is not None
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
@@ -195,7 +196,7 @@ def _learner(config: Config) -> Any:
 
 
 def _release(
-    config: Config, job: Job, reader: Any, wanted: Request, account: Path, read: Callable[[Any, str], Any]
+    config: Config, job: Job, table: Any, row_id: str, wanted: Request, read: Callable[[Any, str], Any]
 ) -> models.Model:
     """Both stages of a job; what the account says has been released is not released again."""
     from streampair_connectors.history.passes import JobPass
@@ -206,7 +207,7 @@ def _release(
             "learner.noise_key_file is not set, and noise is drawn from its key",
             fix="make one with: streampair key --output noise.key, and name it; the worker uses it, too",
         )
-    new = wanted.new_attempt
+    new, account = wanted.new_attempt, wanted.account or _account(config)
     second = job.resumed(account)
     if second is not None and new:
         # An attempt whose first stage has been released goes on with the second one.
@@ -214,10 +215,12 @@ def _release(
         second = second if made[0] > made[1] else None
     if second is None:
         number = job.next_attempt(account, new_attempt=new)
-        sums = read(JobPass(job, reader, number), "rows, stage 1 of 2")
+        if not job.check_ids(table.column(row_id)):
+            log.warning("ids_not_compared", rows=table.rows, next_step="check that no two rows have one id")
+        sums = read(JobPass(job, table.reader, number), "rows, stage 1 of 2")
         second = job.standardised(sums, key, account=account, new_attempt=new)
     number = second.next_attempt(account, new_attempt=new)
-    sums = read(JobPass(second, reader, number), "rows, stage 2 of 2")
+    sums = read(JobPass(second, table.reader, number), "rows, stage 2 of 2")
 
     def save(model: models.Model) -> None:
         write_file(wanted.output, models.dumps(model))

@@ -144,6 +144,12 @@ class TableFiles:
         """Number of rows."""
         return sum(rows for _, rows in self.parts)
 
+    def column(self, name: str) -> Iterator[Any]:
+        """The batches of one column, in order."""
+        reader = Reader(pa.schema([self.reader.schema.field(name)]), (), ())
+        for part, _ in self.parts:
+            yield from reader.batches(part)
+
     def fingerprint(self) -> str:
         """A digest of path, size, time of change and end of each file, as they are now."""
         found = hashlib.blake2b(digest_size=32)
