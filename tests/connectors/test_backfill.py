@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -20,10 +22,13 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from harness.applications import write_key
+from rich.console import Console
+from streampair_connectors.cli import backfill
 from streampair_connectors.cli.app import app
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.history import passes, tables
+from streampair_connectors.observability import logs
 from streampair_connectors.worker.factory import build_learner
 from typer.testing import CliRunner
 
@@ -199,7 +204,7 @@ from streampair.privacy.noise import ChainedNoise
 def die(*_):
     with open("children", "w") as file:
         file.write(" ".join(str(child.pid) for child in multiprocessing.active_children()))
-    os.kill(os.getpid(), 9)
+    os.kill(os.getpid(), int(sys.argv[2]))
 
 def dying(where, name, number):
     true, calls = getattr(where, name), []
@@ -242,16 +247,14 @@ def test_after_kill_9_the_same_command_gives_the_same_bytes_by_one_attempt(
     script.write_text(
         KILLED.replace("{where}", where).replace("{name}", name).replace("{number}", str(number))
     )
-    ended = subprocess.run([sys.executable, script, str(processes)], check=False, timeout=120)
+    ended = subprocess.run([sys.executable, script, str(processes), "9"], check=False, timeout=120)
     assert ended.returncode == -9
     assert not Path("start.json").exists()
     assert (account() if Path("fraud-history.account.json").exists() else []) == before
     sums = Path("start.json.sums")
     assert stat.S_IMODE(sums.stat().st_mode) == 0o600
-    children = [pid for pid in map(int, Path("children").read_text().split()) if psutil.pid_exists(pid)]
-    assert len(children) == 0 or processes == 2
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], 60)
-    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    assert len(Path("children").read_text().split()) == (2 if processes == 2 else 0)
+    wait_for_children()
     read: list[int] = []
     true = passes.JobPass.part
     monkeypatch.setattr(passes.JobPass, "part", lambda self, part: read.append(1) or true(self, part))
@@ -260,6 +263,28 @@ def test_after_kill_9_the_same_command_gives_the_same_bytes_by_one_attempt(
     assert model == wanted(auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS))
     assert account() == [(1, True), (2, True)]
     assert not sums.exists()
+
+
+def wait_for_children() -> None:
+    """Wait until the processes that read have ended."""
+    children = []
+    for pid in map(int, Path("children").read_text().split()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children.append(psutil.Process(pid))
+    _, alive = psutil.wait_procs(children, 60)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_ctrl_c_ends_all_processes_at_once(folder: Path) -> None:
+    script = folder / "killed.py"
+    text = KILLED.replace("{where}", "passes.Partial").replace("{name}", "save").replace("{number}", "3")
+    script.write_text(text)
+    command = [sys.executable, script, "2", str(int(signal.SIGINT))]
+    ended = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr
+    wait_for_children()
+    assert made("t", "--processes", 1) == wanted(auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS))
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, parts: int = 3) -> None:
@@ -528,3 +553,25 @@ def test_label_and_id_of_the_lane_are_no_features_of_a_table(folder: Path) -> No
     parquet(table, folder / "s" / "1.parquet")
     assert models.loads(made("s")).features == ("a", "b", "confirmed")
     assert models.loads(made("s", "--label", "confirmed")).features == ("a", "b")
+
+
+def test_small_tables_are_read_by_one_process() -> None:
+    assert backfill._processes(999_999) == 1
+    assert backfill._processes(10**12) == (os.cpu_count() or 1)
+
+
+def test_progress_is_a_line_of_the_log_or_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Console(force_terminal=True, width=120)
+    with backfill._progress(terminal, "rows", 1000) as progress:
+        progress(0)
+        progress(500)
+    assert "500/1,000" in capsys.readouterr().out
+    logs.configure("info")
+    with backfill._progress(Console(stderr=True, force_terminal=False), "rows", 1000) as progress:
+        progress(0)
+        progress(500)
+        progress(1000)
+    (line,) = capsys.readouterr().err.splitlines()
+    found = json.loads(line)
+    assert (found["event"], found["rows"], found["of"], found["seconds_left"]) == ("rows_read", 1000, 1000, 0)
+    assert found["rows_per_second"] > 0

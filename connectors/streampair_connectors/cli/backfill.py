@@ -29,6 +29,7 @@ from streampair_connectors.worker.factory import build_learner
 __all__ = ["backfill"]
 
 _LOG_EVERY = 10.0  # seconds
+_ROWS_OF_A_PROCESS = 1_000_000  # a second of work
 log = logs.get_logger(__name__)
 
 Columns = Annotated[
@@ -49,7 +50,7 @@ class Request(NamedTuple):
     row_id: str | None
     label: str | None
     account: Path | None
-    processes: int
+    processes: int | None
     new_attempt: bool
 
 
@@ -76,7 +77,10 @@ def backfill(
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", min=1, help="Processes that read. Default: one a core.")
+        int | None,
+        typer.Option(
+            "--processes", min=1, help="Processes that read. Default: one a core, and for a million rows."
+        ),
     ] = None,
     new_attempt: Annotated[
         bool,
@@ -101,8 +105,7 @@ def backfill(
     with errors(as_json):
         settings = load_config(config, overrides)
         logs.configure("info")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        wanted = Request(tables, output, row_id, label, account, processes or cores, new_attempt)
+        wanted = Request(tables, output, row_id, label, account, processes, new_attempt)
         result = backfill_table(settings, wanted, Console(stderr=True))
         if as_json:
             typer.echo(json.dumps(result))
@@ -143,7 +146,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     account = wanted.account or _account(config)
     check_outputs({"--output": wanted.output, "--account": account if private else None}, {**known, **files})
     place = wanted.output.with_name(f"{wanted.output.name}.sums")
-    processes = min(wanted.processes, len(table.parts))
+    processes = min(wanted.processes or _processes(table.rows), len(table.parts))
     with lock(wanted.output.with_name(f"{wanted.output.name}.lock")), readers(processes) as pool:
         partial = Partial(place, table.fingerprint())
 
@@ -165,6 +168,12 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             write_file(wanted.output, models.dumps(model))
         place.unlink(missing_ok=True)
     return {**result, "learner": model.class_name}
+
+
+def _processes(rows: int) -> int:
+    """Processes that are worth their start of some seconds."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 1 + rows // _ROWS_OF_A_PROCESS)
 
 
 def _account(config: Config) -> Path:
@@ -263,6 +272,8 @@ def _progress(console: Console, what: str, rows: int) -> Iterator[Callable[[int]
             seconds = now - begun[0][0]
             rate = (done - begun[0][1]) / seconds if seconds > 0.0 else 0.0
             left = round((rows - done) / rate) if rate > 0.0 else None
-            log.info("read", what=what, rows=done, of=rows, rows_per_second=round(rate), seconds_left=left)
+            log.info(
+                "rows_read", what=what, rows=done, of=rows, rows_per_second=round(rate), seconds_left=left
+            )
 
         yield progress
