@@ -32,6 +32,7 @@ BLOCKS = {
     "steps-choice": ["python benchmarks/steps.py --choice"],
     "steps-unseen": ["python benchmarks/steps.py --unseen"],
     "second-stage": ["python benchmarks/second_stage.py"],
+    "history-start": ["python benchmarks/history_start.py"],
     "forest": [
         "python benchmarks/forest.py --draw Phishing Bananas Agrawal-abrupt Agrawal-gradual "
         "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"

@@ -29,6 +29,7 @@ from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
 from streampair.privacy.mechanisms.base import Link, MechanismState, Release, Settings, SlotBatch
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
+from streampair.privacy.mechanisms.start_moments import StartMoments
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
 from streampair.privacy.provenance import Origin, Origins, PackedIdentities
 from streampair.privacy.report import AccountStatus
@@ -651,14 +652,62 @@ class PrivateSession:
                 stream.advance(warmup.sums.cells())
         if ends:
             self._standardise(*warmup.release(stream))
-            if warmup.cross is not None:
+            if warmup.cross is not None and self.state.pooled is None:
                 self.state.begin_with(warmup.cross)
 
     def _standardise(self, mean: Array, factor: Array, label: float) -> None:
-        """Standardise by the warm-up's release."""
-        self.state.centre(label)
-        self.design.standardise(mean, self.state.spread * factor)
+        """Standardise by the warm-up's release, or by a table's that it agrees with."""
+        moments = self._moments
+        if moments is not None and self._agrees(moments, mean, label):
+            self._pool(moments)
+            mean, factor = moments.mean, moments.factor
+        else:
+            self.state.centre(label)
+            factor = self.state.spread * factor
+        self.design.standardise(mean, factor)
         self._begin_at_start()
+
+    # ---- moments of a table ----------------------------------------------------------------------------
+
+    @property
+    def _moments(self) -> StartMoments | None:
+        """Moments of the start model that can be pooled: of the same features, scaled by the same bounds."""
+        start, bounds = self.start, self.settings.bounds
+        if start is None or start.moments is None or not self.state.pools:
+            return None
+        declared = tuple(bounds.get(name, (-1.0, 1.0)) for name in self.names)
+        return start.moments if (start.names, start.bounds) == (self.names, declared) else None
+
+    def _agrees(self, moments: StartMoments, mean: Array, label: float) -> bool:
+        """Whether the warm-up has released the means of the table, up to noise and sampling."""
+        assert self.warmup is not None
+        plan = self.warmup.plan
+        noise = plan.sigma_sum / plan.slots
+        return moments.has_means(mean, label, noise * noise, plan.slots)
+
+    def _pool(self, moments: StartMoments) -> None:
+        """Pool the moments of a table with the learner's own, and take its bound of standardised values."""
+        self.state.begin_with_moments(moments)
+        self.design.cap = self.state.cap
+
+    @property
+    def table(self) -> str | None:
+        """What has become of the moments of a table that the start model has, in words; None: it has none."""
+        if self.start is None or self.start.moments is None:
+            return None
+        rows, pooled = f"{self.start.moments.rows:,} rows of a table", self.state.pooled
+        if pooled:
+            return f"Moments are pooled with the released ones of {rows}."
+        if pooled is not None:
+            return f"The released moments of {rows} were dropped: those of the stream differ."
+        if self._moments is None:
+            return (
+                f"The released moments of {rows} are not used, but the weights are: they are for second "
+                "moments of the same features, bounds and labels, without auc_share."
+            )
+        if not self.warmed:
+            return f"The released moments of {rows} are compared with the warm-up's release at its end."
+        return f"The released moments of {rows} are not used: the warm-up has found other means."
 
     # ---- start model -----------------------------------------------------------------------------------
 
@@ -879,6 +928,10 @@ class PrivateSession:
         if self.warmup is not None:
             self.warmup.sums.load_state(saved["sums"])
         if saved["standardised"]:
+            if "pooled" in saved["mechanism"]:
+                if self._moments is None:
+                    raise ValueError("moments of a table that the learner has not begun with")
+                self._pool(self._moments)
             design.standardise(mean, factor)
             self._begin_at_start()
         self.state.load_state(saved["mechanism"])

@@ -656,7 +656,10 @@ class PrivateLearner(Learner):
         """Privacy report: the guarantee, the unit of protection, and the spend of the releases so far."""
         declared = self.features is not None or self._private.start is not None
         card = self._private.session.card()
-        return build_report(**self._spending(), card=card, product=self._product, declared=declared)
+        table = None if self.run is None else self.run.table
+        return build_report(
+            **self._spending(), card=card, product=self._product, declared=declared, table=table
+        )
 
     @property
     def privacy_summary(self) -> PrivacySummary:

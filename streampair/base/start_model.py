@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streampair.kernels import vectors
 from streampair.privacy.mechanisms.base import Link
+from streampair.privacy.mechanisms.start_moments import StartMoments
 from streampair.privacy.report import StartAccount
 from streampair.records.features import Design, StartVectors
 
@@ -39,6 +40,8 @@ class StartModel:
         Bound of standardised values; infinity: none.
     centre
         What is taken from raw values before the weights multiply them, (k,); None: nothing.
+    moments
+        Released second moments that the weights were computed from; None: there are none.
     link
         From a score to a probability; None: it gives no probabilities.
     account
@@ -54,6 +57,7 @@ class StartModel:
     link: Link | None
     account: StartAccount
     centre: Array | None = None
+    moments: StartMoments | None = None
 
     def _scaling(self) -> Array | None:
         """Scale, shift, mean and factor, (4, k); None: weights multiply raw values."""
@@ -133,6 +137,8 @@ class StartModel:
             **({} if self.centre is None else {"centre": self.centre.copy()}),
             "link": None if self.link is None else [self.link.slope, self.link.offset],
             "account": [account.model, account.mu, account.kind, account.public_before],
+            **({} if not account.assumed else {"assumed": list(account.assumed)}),
+            **({} if self.moments is None else self.moments.to_state()),
         }
 
     @classmethod
@@ -157,8 +163,15 @@ class StartModel:
             factor=None if moments is None else moments[1].copy(),
             cap=math.inf if saved["cap"] is None else float(saved["cap"]),
             link=None if saved["link"] is None else Link(*map(float, saved["link"])),
-            account=StartAccount(str(model), None if mu is None else float(mu), kind, bool(public)),
+            account=StartAccount(
+                str(model),
+                None if mu is None else float(mu),
+                kind,
+                bool(public),
+                tuple(map(str, saved.get("assumed", ()))),
+            ),
             centre=None if centre is None else centre.copy(),
+            moments=StartMoments.from_state(saved) if "table" in saved else None,
         )
 
     def same(self, other: StartModel | None) -> bool:

@@ -23,9 +23,11 @@ from streampair.kernels import table_sums
 from streampair.models import Model
 from streampair.models.format import (
     Curve,
+    EncodedArray,
     Labels,
     LinearModel,
     Promise,
+    ReleasedMoments,
     Scaling,
     decode,
     encode,
@@ -685,6 +687,7 @@ class Job:
                 f"{TABLE_AS_ASSUMED}: one person each, added once, no content in ids, numbers of rows or "
                 "other rows",
                 horizon=plain.rows,
+                assumed=ASSUMED,
             ),
             metadata={
                 "history": {
@@ -704,6 +707,15 @@ class Job:
                 cap=done.cap,
             ),
             weights=tuple(state.average.tolist()),
+            moments=ReleasedMoments(
+                rows=state.plan.horizon or 0,
+                sums=EncodedArray.floats(state.released_sums),
+                sigma=state.plan.sigma_last,
+                centre=done.centre,
+                sample=done.sampled,
+                sample_sigma=plan_sample(settings.mu, len(plain.features), done.sampled).sigma_sum,
+                relevance=plain.relevance,
+            ),
         )
         return Model(decode(encode(document)))
 

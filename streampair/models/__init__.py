@@ -161,9 +161,15 @@ class Model:
 
     @property
     def privacy(self) -> dict[str, Any] | None:
-        """Guarantee and spend at the export, as in `PrivacyReport`; None: the learner is not private."""
+        """Guarantee and spend at the export, as in `PrivacyReport`; None: the learner is not private.
+
+        With `assumed`, if it holds only as far as something of a table does, which nothing shows.
+        """
         promise = self._document.privacy
-        return None if promise is None else msgspec.structs.asdict(promise)
+        if promise is None:
+            return None
+        values = msgspec.structs.asdict(promise)
+        return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
     @property
     def classes(self) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from river import compose
@@ -197,11 +198,14 @@ def _promise_of(learner: Learner) -> Promise | None:
         return None
     summary = learner.privacy_summary
     names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "unit", "kind", "horizon")
+    start = learner._private.start
+    assumed = () if start is None else start.account.assumed
     return Promise(
         **{name: getattr(summary, name) for name in names},
         adjacency=learner.settings.relation.adjacency,
         # The reasons of a void guarantee may depend on what is in the records.
         guarantee="void" if summary.kind == "void" else summary.guarantee,
+        assumed=assumed or msgspec.UNSET,
     )
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "Name",
     "Promise",
     "RandomForestModel",
+    "ReleasedMoments",
     "Relevance",
     "Running",
     "Scaling",
@@ -240,6 +241,47 @@ class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found | {"kinds": kinds.astype(np.float64)}
 
 
+class ReleasedMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Second moments of a table, which `streampair.history` has released: public, and under noise.
+
+    A learner of the same features can begin with them; scores do not need them.
+
+    Attributes
+    ----------
+    rows
+        Rows that were summed up, unusable ones included.
+    sums
+        Released sums of x x', packed (lower triangle row by row, entries beside the diagonal times the root
+        of 2), and of ``(y - centre) x / (1 + |centre|)``; x is standardised by `Scaling`,
+        (d (d + 1) / 2 + d,).
+    sigma
+        Standard deviation of the noise in each of them.
+    centre
+        Released mean of the labels.
+    sample, sample_sigma
+        Rows that mean, factor and centre were released from, and the standard deviation of the noise in the
+        sums of features and labels.
+    relevance
+        Declared (low, high) of the relevances; None: there are two classes.
+    """
+
+    rows: int
+    sums: EncodedArray
+    sigma: float
+    centre: float
+    sample: int
+    sample_sigma: float
+    relevance: tuple[float, float] | None
+
+    def array(self, d: int) -> NDArray[np.float64]:
+        """The sums, (d (d + 1) / 2 + d,); ValueError if a number of the release cannot be."""
+        found = self.sums.numbers("sums", d * (d + 1) // 2 + d)
+        positive = (self.rows, self.sigma, self.sample, self.sample_sigma)
+        if not all(0.0 < number < math.inf for number in positive) or not -1.0 < self.centre < 1.0:
+            raise ValueError("moments that no release has")
+        return found
+
+
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Privacy guarantee and spending of a private learner, as in `PrivacyReport`.
 
@@ -251,6 +293,9 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         `"holds"`, `"unvouched"` or `"void"`.
     guarantee
         The guarantee in words; of a void one `"void"` alone, since the reason may depend on records.
+    assumed
+        What it assumes of a table, of a model of `streampair.history` or of a learner that began with one; a
+        file of another one has no such field.
     """
 
     epsilon_spent: float
@@ -263,6 +308,7 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["holds", "unvouched", "void"]
     guarantee: str
     horizon: int | None
+    assumed: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_name": "class"}):
@@ -377,6 +423,8 @@ class LinearModel(Document, tag="linear", kw_only=True):
     shared
         How many of the features, the last, are columns that all other names share. A file without them has
         no such field.
+    moments
+        Of a table, from which the weights were computed. A file of another model has no such field.
     """
 
     labels: Labels | None
@@ -386,6 +434,7 @@ class LinearModel(Document, tag="linear", kw_only=True):
     weights: Numbers
     indicators: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     shared: int | msgspec.UnsetType = msgspec.UNSET
+    moments: ReleasedMoments | msgspec.UnsetType = msgspec.UNSET
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit together."""
@@ -406,6 +455,12 @@ class LinearModel(Document, tag="linear", kw_only=True):
             kinds = self.running.statistics(d)["kinds"].astype(np.int64)
             if np.flatnonzero(kinds & INDICATOR).tolist() != list(indicators):
                 raise ValueError("indicators are not those of the kinds")
+        if self.moments:
+            if self.scaling is None or self.scaling.mean is None or self.scaling.cap is None:
+                raise ValueError("moments of values that were not standardised")
+            if (self.moments.relevance is None) != (self.labels is not None):
+                raise ValueError("moments of other labels")
+            self.moments.array(d)
         _check_classifier(self.labels, self.probability)
 
 

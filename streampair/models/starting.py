@@ -21,6 +21,8 @@ from streampair.models.format import Curve, Document, Labels, LinearModel
 from streampair.models.scoring import columns_of, raw_weights
 from streampair.privacy.mechanisms.base import Link
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
+from streampair.privacy.mechanisms.second_moments import unpacked
+from streampair.privacy.mechanisms.start_moments import StartMoments
 from streampair.privacy.report import DECLARED_PUBLIC, TABLE_AS_ASSUMED, StartAccount
 from streampair.steps import check_same, load_parts
 
@@ -156,7 +158,34 @@ def _begin_private(document: LinearModel, learner: PrivateLearner, records: int 
             link=link,
             account=_account_of(document, learner, public),
             centre=centre if document.running else None,
+            moments=_moments_of(document, learner),
         )
+    )
+
+
+def _moments_of(document: LinearModel, learner: PrivateLearner) -> StartMoments | None:
+    """The released moments of a model, if the learner has the same relevances."""
+    found, scaling = document.moments, document.scaling
+    if not found or scaling is None:
+        return None
+    relevance = getattr(learner, "relevance", None)
+    if relevance is not None and tuple(map(float, relevance)) != found.relevance:
+        return None
+    second, cross = unpacked(found.array(len(document.features)) / found.rows, len(document.features))
+    assert scaling.mean is not None
+    assert scaling.factor is not None
+    assert scaling.cap is not None
+    return StartMoments(
+        second=second,
+        cross=cross.copy(),
+        rows=found.rows,
+        sigma=found.sigma,
+        mean=np.array(scaling.mean),
+        factor=np.array(scaling.factor),
+        centre=found.centre,
+        cap=scaling.cap,
+        sample=found.sample,
+        sample_sigma=found.sample_sigma,
     )
 
 
@@ -196,7 +225,9 @@ def _account_of(document: LinearModel, learner: PrivateLearner, public: bool) ->
         raise ConfigError(f"the model has spent mu {promise.mu_spent}", fix=fix)
     before = DECLARED_PUBLIC in promise.guarantee
     table = f", {TABLE_AS_ASSUMED}," if TABLE_AS_ASSUMED in promise.guarantee else ""
-    return StartAccount(document.class_name + table, promise.mu_spent, promise.kind, before)
+    return StartAccount(
+        document.class_name + table, promise.mu_spent, promise.kind, before, tuple(promise.assumed or ())
+    )
 
 
 def _check_learner(learner: Any) -> None:

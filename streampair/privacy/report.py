@@ -37,12 +37,15 @@ class StartAccount:
         The state of its guarantee: `"holds"` or `"unvouched"`.
     public_before
         Whether the model, or one before it, itself began with a model that is declared public.
+    assumed
+        What the guarantee of the model assumes of a table.
     """
 
     model: str
     mu: float | None = None
     kind: Kind = "holds"
     public_before: bool = False
+    assumed: tuple[str, ...] = ()
 
     def words(self, delta: float) -> str:
         """What it means for the guarantee."""
@@ -214,6 +217,7 @@ def build_report(
     horizon_left: int | None,
     declared: bool,
     seeded: bool,
+    table: str | None = None,
 ) -> PrivacyReport:
     """Return the report of a learner: its summary, and the texts.
 
@@ -239,6 +243,8 @@ def build_report(
         Whether the feature set was declared.
     seeded
         Whether the noise has a fixed seed.
+    table
+        What has become of the moments of a table that it began with, in words; None: it began with none.
     """
     summary = build_summary(
         settings,
@@ -252,6 +258,13 @@ def build_report(
     notes = [] if run is None else settings.notes(run)
     notes += _notes_of_the_past(settings, standing)
     notes += _notes_of_assumptions(settings, declared=declared)
+    if table is not None:
+        notes.append(table)
+    if standing.start is not None and standing.start.assumed:
+        notes.append(
+            "Assumed of the table that the model which it began with was learned from, and not checked: "
+            f"{'; '.join(standing.start.assumed)}."
+        )
     if seeded:
         notes.append(
             "Whoever knows the seed can compute the noise; the numbers above are those of seed=None."

@@ -7,14 +7,17 @@ a raw variance, is seen by this, and by no test of the noise.
 
 from __future__ import annotations
 
+import functools
 import random
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, metric, models, privacy, ranking
+from streampair import auc, buffers, history, metric, models, privacy, ranking
 from streampair.base.dp_session import PrivateSession
 from streampair.privacy.mechanisms import second_moments as moments_module
 from streampair.privacy.mechanisms.base import NoisySums
@@ -22,6 +25,7 @@ from streampair.privacy.mechanisms.ftrl import SummedGradients
 from streampair.privacy.mechanisms.output_perturbation import SecretIterate
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUCState
 from streampair.privacy.mechanisms.standardization import Warmup
+from streampair.privacy.mechanisms.start_moments import StartMoments
 from streampair.privacy.noise import rounded, scaled
 
 NAMES = ["a", "b", "c"]
@@ -78,6 +82,29 @@ def begun(name: str) -> Callable[[], Any]:
 
 STARTED = ["moments", "moments that fade", "gradients, BLT", "output, few releases"]
 LEARNERS |= {f"{name}, from a model": begun(name) for name in [*STARTED, "ranking"]}
+
+
+@functools.cache
+def table_model() -> models.Model:
+    """The model of a table whose means of features and labels are those of stream 0."""
+    rng, rows = np.random.default_rng(1), 2000
+    columns = {name: rng.normal(0.0, 0.2, rows) for name in NAMES}
+    job = history.Job(
+        auc.PairFTRL(2.0, 1e-3, features=NAMES), label="y", rows=rows, row_id="id", salt="post-processing"
+    )
+    data = {**columns, "y": rng.random(rows) < 0.2, "id": np.arange(rows)}
+    with tempfile.TemporaryDirectory() as folder:
+        return history.fit(job, [data], bytes(32), account=Path(folder) / "account.json")
+
+
+# A budget so large that releases of 120 records decide something.
+WITH_TABLE: dict[str, Any] = {"epsilon": 12.0, "delta": 1e-3, "features": NAMES, "warmup": PREFIX, "seed": 3}
+LEARNERS |= {
+    "moments, with a table": lambda: table_model().to_online(auc.PairFTRL(**WITH_TABLE)),
+    "moments, with a table and an end": lambda: table_model().to_online(
+        auc.PairFTRL(**WITH_TABLE, horizon=SLOTS)
+    ),
+}
 
 
 def stream(model: Any, seed: int) -> list[tuple[dict[str, Any], Any]]:
@@ -257,6 +284,29 @@ def raw_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrivateSession, "_begin_at_start", begin)
 
 
+def raw_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moments of a table that are dropped by the exact sums."""
+    true, solve, size = StartMoments.is_of, moments_module.MomentsState._release, [0]
+
+    def release(self: Any, source: Any) -> None:
+        gate = self.total if self._at_horizon() else self.block
+        size[0] = int(np.abs(gate.to_state()).sum())
+        solve(self, source)
+
+    monkeypatch.setattr(moments_module.MomentsState, "_release", release)
+    monkeypatch.setattr(StartMoments, "is_of", lambda *arguments: true(*arguments) and size[0] % 3 > 0)
+
+
+def raw_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standardisation that is chosen by the last record of the warm-up."""
+    true = PrivateSession._agrees
+
+    def agrees_with(self: PrivateSession, *arguments: Any) -> bool:
+        return true(self, *arguments) and float(self.design.raw[0].sum()) > 0.0
+
+    monkeypatch.setattr(PrivateSession, "_agrees", agrees_with)
+
+
 def raw_step(gate: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
     """A step size by the norm of the exact gradient."""
 
@@ -302,9 +352,11 @@ def raw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 MUTANTS = [
     ("moments, evaluated", raw_counts),
     ("output, evaluated", raw_counts),
-    *[(name, raw_variances) for name in LEARNERS],
+    *[(name, raw_variances) for name in LEARNERS if "with a table" not in name],
     *[(name, raw_label_mean) for name in ("moments", "moments without end", "ranking")],
     *[(name, raw_ridge) for name in ("moments", "moments without end", "moments, from a model")],
+    ("moments, with a table", raw_comparison),
+    ("moments, with a table", raw_agreement),
     ("moments, from a model", raw_gain),
     ("moments, from a model", raw_start),
     ("output, few releases, from a model", raw_start),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from streampair.privacy.mechanisms.buffer import BufferPlan
+    from streampair.privacy.mechanisms.start_moments import StartMoments
     from streampair.privacy.noise import Stream
 
     Floats = NDArray[np.float64]
@@ -298,6 +299,18 @@ class MechanismState(abc.ABC):
             on no record that the mechanism protects, besides by earlier releases.
         """
         raise NotImplementedError
+
+    #: Whether `begin_with_moments` is for this state.
+    pools: ClassVar[bool] = False
+
+    def begin_with_moments(self, moments: StartMoments) -> None:
+        """Begin with the moments of a table, whose standardisation the records have (docs/privacy 4.6)."""
+        raise NotImplementedError
+
+    @property
+    def pooled(self) -> bool | None:
+        """Whether the moments of a table are still pooled with its own; None: it has not begun with any."""
+        return None
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """`take` of rows (n, d) and labels (n,), without scores."""

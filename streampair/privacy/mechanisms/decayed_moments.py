@@ -284,6 +284,8 @@ class DecayedMomentsState(MomentsState):
 
     plan: DecayedMomentsPlan  # type: ignore[assignment]  # it has what a run of moments asks of its own
 
+    pools: ClassVar[bool] = False  # what fades is compared with no table
+
     def __init__(self, plan: DecayedMomentsPlan) -> None:
         super().__init__(plan)  # type: ignore[arg-type]
 

@@ -198,6 +198,7 @@ class DPForestState(MomentsState):
     plan: DPForestPlan
 
     slow_fits: ClassVar[bool] = True
+    pools: ClassVar[bool] = False
 
     def __init__(self, plan: DPForestPlan) -> None:
         super().__init__(plan)

@@ -259,6 +259,8 @@ class MetricMomentsState(MomentsState):
         Their numbers, in any order.
     """
 
+    pools: ClassVar[bool] = False
+
     def __init__(self, plan: SecondMomentsPlan, classes: tuple[float, ...]) -> None:
         super().__init__(plan)
         self._w = np.zeros(plan.features * (plan.features + 1) // 2)

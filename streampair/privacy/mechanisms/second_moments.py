@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     from streampair.privacy.mechanisms.base import Link
+    from streampair.privacy.mechanisms.start_moments import StartMoments
     from streampair.privacy.noise import Stream
     from streampair.records.features import Design
 
@@ -379,6 +380,31 @@ class SecondMomentsPlan(FittedPlan):
             start = end
             total += (slots / self.sigma) ** 2
         return total + ((self.weighed(steps) / self.sigma_last) ** 2 if last else 0.0)
+
+    def effective_records(self, steps: int) -> float:
+        """How many records of equal weight have a mean that varies as the releases' best combination does.
+
+        The combination, after `steps` learned slots, is that of `information`, of records that are
+        independent draws.
+        """
+        last = self.horizon is not None and steps >= self.horizon
+        ends = self._ends_before(steps if last else steps + 1)
+        lengths = np.diff([0, *ends, *([steps] if last else [])]).astype(np.float64)
+        keep = float(self.strategy.theta[0])
+        slots, seen = 0.0, []
+        for length in lengths[: len(ends)].tolist():
+            slots = keep * slots + length
+            seen.append(slots / (self.sigma * self.sigma))
+        # A record of a block counts in the block's own release, and less in each one after it.
+        weights, later = np.zeros(len(lengths)), 0.0
+        for block in reversed(range(len(ends))):
+            later = seen[block] + keep * later
+            weights[block] = later
+        if last:
+            share = self.weighed(steps) / (self.sigma_last * self.sigma_last)
+            weights += [share * self.weight(block + 1) / self.units for block in range(len(lengths))]
+        total = vectors.dot(lengths, weights)
+        return float(total * total / vectors.dot(lengths, weights * weights))
 
     @property
     def _mean_grid(self) -> float:
@@ -784,6 +810,7 @@ class MomentsState(MechanismState):
 
     #: Whether a model takes so long to compute that `defer_fits` defers it.
     slow_fits: ClassVar[bool] = False
+    pools: ClassVar[bool] = True
 
     def __init__(self, plan: SecondMomentsPlan) -> None:
         self.plan = plan
@@ -812,6 +839,8 @@ class MomentsState(MechanismState):
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, 1.0)
         self._w = np.zeros(plan.features)
         self._origin: Floats | None = None  # weights of the start model
+        self._table: StartMoments | None = None  # moments that it began with
+        self._pooled = False  # whether they still count
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
         self.fits_model = True  # an audit turns it off: it looks at the releases alone
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
@@ -870,6 +899,18 @@ class MomentsState(MechanismState):
         if weights.any():
             self._origin, self._w = weights.copy(), weights.copy()
             self._link = Link(unit_link(weights, self.spread).slope, self.prior)
+
+    def begin_with_moments(self, moments: StartMoments) -> None:
+        """Pool the moments of a table with its own, in the standardisation of the table."""
+        self._table, self._pooled = moments, True
+        self.cap = moments.cap
+        self._put_centre(moments.centre)
+        self._solve()
+
+    @property
+    def pooled(self) -> bool | None:
+        """Whether the moments of a table are still pooled with its own; None: it has not begun with any."""
+        return None if self._table is None else self._pooled
 
     def _put_centre(self, centre: float) -> None:
         self._centre = centre
@@ -977,7 +1018,47 @@ class MomentsState(MechanismState):
         self.block.clear()
         self._releases += 1
         self._due = self._next_end()
+        if self._pooled:
+            self._compare()
         self._solve()
+
+    def _compare(self) -> None:
+        """Drop the moments of the table, and its weights, for good if those released are of another one."""
+        assert self._table is not None
+        second, cross = self._own_means()
+        records = self.plan.effective_records(self.steps)
+        # The warm-up has made the first comparison.
+        self._keep_pooled(
+            self._table.is_of(second, cross, 1.0 / self._numbers[1], records, self._releases + 1)
+        )
+
+    def _keep_pooled(self, pooled: bool) -> None:
+        self._pooled = pooled
+        if self._table is not None and not pooled:
+            self._origin = None  # it follows from the same moments
+
+    def _own_means(self) -> tuple[Floats, Floats]:
+        """Means of `x x'` and of `weight (y - centre) x` by the releases alone."""
+        return unpacked(self._weighted[: self._packed()] / self._numbers[1], self.plan.features)
+
+    @property
+    def _known(self) -> float:
+        """Precision of a packed coordinate of the means that models are computed from."""
+        released: float = self._numbers[1]
+        if not self._pooled or self._table is None:
+            return released
+        table, rest = self._shares(self._table)
+        return 1.0 / (table * table * self._table.noise + (rest * rest / released if released else 0.0))
+
+    def _shares(self, table: StartMoments) -> tuple[float, float]:
+        """Weights of the moments of the table, and of those released."""
+        known, slots = float(self._numbers[1]), int(self._numbers[2])
+        return table.shares(1.0 / known if known else math.inf, slots, self.plan.horizon)
+
+    @property
+    def _towards(self) -> Floats | None:
+        """Weights that the ridge goes to; None: 0. With the moments of a table they are not needed."""
+        return None if self._pooled else self._origin
 
     def _means(self) -> tuple[Floats, Floats, float]:
         """Means of `x x'` and of `weight (y - centre) x`, and the variance of the noise in a cell of that.
@@ -988,6 +1069,13 @@ class MomentsState(MechanismState):
         """
         d, known = self.plan.features, self._numbers[1]
         start, noise = self._start
+        if self._pooled and self._table is not None:
+            table, rest = self._shares(self._table)
+            second, cross = table * self._table.second, table * self._table.cross
+            if known:
+                second_released, cross_released = self._own_means()
+                second, cross = second + rest * second_released, cross + rest * cross_released
+            return second, cross, 1.0 / self._known
         if known == 0.0:
             # Standardised records without correlations, and noisy covariances with the labels.
             length, total = float(vectors.dot(start, start)), float(vectors.dot(noise, np.ones(d)))
@@ -996,7 +1084,7 @@ class MomentsState(MechanismState):
                 return np.diag(np.full(d, 1.0 / d)), self._weight * start, left
             sure = 1.0 - total / length if length > 0.0 else 0.0
             return np.diag(np.full(d, 1.0 / d)), max(sure, _SURE) * self._weight * start, 0.0
-        second, cross = unpacked(self._weighted[: self._packed()] / known, d)
+        second, cross = self._own_means()
         if not len(noise) or not noise[0] > 0.0:
             return second, cross, 1.0 / known
         length = self._length(second)
@@ -1012,12 +1100,12 @@ class MomentsState(MechanismState):
     @property
     def _ridge(self) -> float:
         """Ridge strength of the model: of the order of the norm of the matrix's noise, sqrt(2 d) std."""
-        known = self._numbers[1]
+        known = self._known
         return math.sqrt(self.plan.features / known) if known else 0.0
 
     def _compute_model(self) -> tuple[Floats, Link]:
         """Weights and link from all releases so far."""
-        known = self._numbers[1]
+        known = self._known
         second, cross, left = self._means()
         # The kernel's weight times (y - centre) is twice the weight times (b - rate).
         cross = cross / (2.0 * self._weight)
@@ -1025,7 +1113,7 @@ class MomentsState(MechanismState):
         rate = 0.5 * (1.0 + self._centre)
         ridge = self._ridge
         matrix_noise = 1.0 / known if known else 0.0
-        w, noise = ridge_of(second, cross, rate, ridge, matrix_noise, self._origin, cross_noise)
+        w, noise = ridge_of(second, cross, rate, ridge, matrix_noise, self._towards, cross_noise)
         length = math.sqrt(float(vectors.dot(w, w)))
         if length > self.plan.radius:
             vectors.project_ball(w, self.plan.radius)
@@ -1143,6 +1231,7 @@ class MomentsState(MechanismState):
             "weighted": self._weighted.copy(),
             "numbers": self._numbers.copy(),
             "noise": self._noise.to_state(),
+            **({"pooled": self._pooled} if self._table is not None else {}),
             **({"unfitted": self._unfitted()} if self._deferred and self._stale else {}),
         }
 
@@ -1151,6 +1240,9 @@ class MomentsState(MechanismState):
         steps = int(state["steps"])
         if steps < 0:
             raise ValueError("slots below 0")
+        if ("pooled" in state) != (self._table is not None):
+            raise ValueError("moments of a table, or none, unlike the learner")
+        self._keep_pooled(bool(state.get("pooled", False)))
         for name, array in (
             *((("start", self._start),) if self._start.size else ()),
             ("weights", self._w),
@@ -1248,11 +1340,12 @@ class RankingMomentsState(MomentsState):
         second, cross, left = self._means()
         w = np.empty(self.plan.features)
         ridge = self._ridge
-        if self._origin is None:
+        towards = self._towards
+        if towards is None:
             symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
         else:
             noise = left / (self._weight * self._weight)
-            w, _ = solve_towards(self._origin, second, cross / self._weight, ridge, 0.0, noise)
+            w, _ = solve_towards(towards, second, cross / self._weight, ridge, 0.0, noise)
         vectors.project_ball(w, self.plan.radius)
         # A ranking has no probabilities.
         return w, self._link

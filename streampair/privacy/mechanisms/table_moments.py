@@ -304,6 +304,11 @@ class TableMomentsState(MomentsState):
         self._releases = 1
         self._solve()
 
+    @property
+    def released_sums(self) -> Floats:
+        """The released sums, packed, so that noise has one std in all coordinates, (dim,): a view."""
+        return self._last
+
     def take(self, batch: Any, stream: Any) -> None:
         """Not for a table, whose rows are summed elsewhere."""
         raise NotImplementedError
