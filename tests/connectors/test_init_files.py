@@ -385,7 +385,7 @@ def test_another_label_is_no_feature() -> None:
     events = [{"a": i, "is_fraud": i % 9 == 0, "chargeback": i % 9 == 0} for i in range(50)]
     found = found_in(events, "is_fraud")
     assert found.input["features"] == ["a"]
-    assert found.others == ["chargeback"]
+    assert found.left_out == {"chargeback": "perhaps a label, too"}
 
 
 def test_a_field_that_one_label_alone_has_is_no_feature() -> None:

@@ -20,7 +20,6 @@ from streampair_connectors.cli.findings import (
     find,
     label_candidates,
     listed,
-    looks_like_label,
 )
 from streampair_connectors.cli.samples import Sample, file_sample, topic_sample
 from streampair_connectors.config import Config, parse_config
@@ -46,21 +45,15 @@ class Draft:
     epsilon
         Of differential privacy; None: the learner is that of the overrides, or not private.
 
-    Raises
-    ------
-    ConfigError
-        A key is unknown, or has a wrong value.
-
     Attributes
     ----------
     tables
         The configuration, after `draft`.
     notes
         What to look at, by the keys of the configuration.
-    used, labelled
-        How many events of the sample the configuration can use; those that have a label.
-    problem
-        Why the first of the others cannot be used.
+    used, labelled, problem
+        How many events of the sample the configuration can use; those that have a label; why the first of the
+        others cannot be used.
     """
 
     def __init__(self, path: Path, overrides: Sequence[Override], epsilon: float | None) -> None:
@@ -73,39 +66,27 @@ class Draft:
                 "init drafts no configuration whose labels come on a topic of their own",
                 fix="write [label_input] yourself: docs/late-labels.md has its keys",
             )
-        config = self._config()
-        self.kafka = config.require_kafka()
-        self.private = is_private(config)
-        table = self._declared.get("input", {})
-        self._input: dict[str, Any] = table if isinstance(table, dict) else {}  # others were refused
+        config = self._config()  # refuses keys that are unknown or have a wrong value
+        self._kafka, self._private = config.require_kafka(), is_private(config)
+        self._input: Mapping[str, Any] = self._declared.get("input", {})
         self.tables: dict[str, Any] = {}
-        self.notes: list[tuple[str, str]] = []
+        self.notes: dict[str, list[str]] = {}
         self.used = self.labelled = 0
         self.problem = ""
 
-    @property
-    def topic(self) -> str | None:
-        """The topic of the events; None: none is given."""
-        return self._input.get("topic")
-
     def _learner(self) -> dict[str, Any]:
-        declared = self._declared.get("learner", {})
-        if isinstance(declared, dict) and "steps" in declared:
+        if "steps" in self._declared.get("learner", {}):
             return {}
         return {"class": f"streampair.auc.{'PairOGD' if self._epsilon is None else 'PairFTRL'}"}
 
     def _config(self, **written: Any) -> Config:
         """The configuration without fields; `written`: keys of [input] that say how events are written."""
-        start = {
-            "app": self._app,
-            "kafka": {"bootstrap_servers": "localhost:9092"},
-            "learner": self._learner(),
-        }
-        tables = apply_overrides(start, [*self._environment, *self._overrides])
+        start = {"app": self._app, "kafka": {"bootstrap_servers": "localhost:9092"}}
+        tables = apply_overrides(
+            {**start, "learner": self._learner()}, [*self._environment, *self._overrides]
+        )
         if isinstance(tables.get("input", {}), dict):
-            columns = written.get("columns")
-            label = columns[0] if isinstance(columns, list) and columns else "label"
-            tables["input"] = {"label": label, **written}
+            tables["input"] = {"label": (written.get("columns") or ["label"])[0], **written}
         if written.get("format") != "avro" or "schema_file" in written:
             tables.pop("schema_registry", None)
         elif "schema_registry" not in tables:
@@ -117,20 +98,15 @@ class Draft:
         return parse_config(tables, base=self._base, source="the command line")
 
     def sample(self, file: str | None, most: int) -> Sample:
-        """Read a sample.
-
-        Raises
-        ------
-        StreampairError
-            As of `file_sample` and `topic_sample`; or neither a topic nor a file is named.
-        """
+        """Read at most so many events of a file, or of the topic."""
+        topic = self._input.get("topic")
         if file is not None:
-            return file_sample(file, most, self._input, count=self.private)
-        if self.topic is None:
+            return file_sample(file, most, self._input, count=self._private)
+        if topic is None:
             raise ConfigError(
                 "neither a topic nor a file is named", fix="add --topic TOPIC, or --file events.jsonl"
             )
-        return asyncio.run(topic_sample(self.kafka, self.topic, most, self._input, self._config))
+        return asyncio.run(topic_sample(self._kafka, topic, most, self._input, self._config))
 
     def draft(self, sample: Sample, *, ask: bool) -> None:
         """Find label, id, time and features in a sample; `ask` for a label that is not given.
@@ -144,12 +120,12 @@ class Draft:
         """
         fields = fields_of(sample.rows, cells=sample.is_csv)
         label = self._input.get("label") or _label(fields, ask=ask)
-        found = find(fields, label=label, private=self.private, declared=self._input)
+        found = find(fields, label=label, private=self._private, declared=self._input)
         tables: dict[str, Any] = {"app": self._app}
         if not sample.is_file:
-            tables["kafka"] = {"bootstrap_servers": self.kafka.bootstrap_servers}
-        tables["input"] = {} if sample.is_file else {"topic": self.topic}
-        tables["input"] |= {**sample.input, **found.input}
+            tables["kafka"] = {"bootstrap_servers": self._kafka.bootstrap_servers}
+            tables["input"] = {"topic": self._input["topic"]}
+        tables["input"] = {**tables.get("input", {}), **sample.input, **found.input}
         tables["learner"] = self._learner()
         if self._epsilon is not None:
             # At most one over the number of events.
@@ -161,40 +137,32 @@ class Draft:
             unused.add("--id")
         overrides = [each for each in self._overrides if each.place not in unused]
         self.tables = apply_overrides(tables, overrides)
-        self.notes = [
-            (key, text)
-            for key, text in self._notes(found, fields[label])
-            if not any(f"{key}.".startswith(f"{each.name}.") for each in overrides if each.place == "--set")
-        ]
+        chosen = tuple(f"{each.name}." for each in overrides if each.place == "--set")
+        notes = self._notes(found, fields[label]).items()
+        self.notes = {key: each for key, each in notes if each and not f"{key}.".startswith(chosen)}
         self._check(sample)
 
-    def _notes(self, found: Findings, label: FoundField) -> list[tuple[str, str]]:
-        notes = []
-        about = [] if self.private else [_counted(label)]
+    def _notes(self, found: Findings, label: FoundField) -> dict[str, list[str]]:
+        notes: dict[str, list[str]] = {"input.label": [] if self._private else [_counted(label)]}
         if len(label.labels) == 1:
-            about.append("confirm: the sample has one of the two labels only")
-        if found.others:
-            about.append(f"other candidates: {', '.join(found.others)}")
-        if about:
-            notes.append(("input.label", "; ".join(about)))
-        if found.confirm:
-            notes.append(("input.positive", found.confirm))
-        if found.left_out:
-            reasons: dict[str, list[str]] = {}
-            for name, reason in found.left_out.items():
-                reasons.setdefault(reason, []).append(name)
-            text = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
-            notes.append(("input.features", f"left out: {text}"))
-        if self.private:
+            notes["input.label"].append("confirm: the sample has one of the two labels only")
+        notes["input.positive"] = [found.confirm] if found.confirm else []
+        reasons: dict[str, list[str]] = {}
+        for name, reason in found.left_out.items():
+            reasons.setdefault(reason, []).append(name)
+        left_out = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+        notes["input.features"] = [f"left out: {left_out}"] if left_out else []
+        if self._private:
             text = "confirm: public? The records gave these fields, bounds and values, and the labels;"
-            notes.append(("input.features", f"{text} not in epsilon"))
+            notes["input.features"].append(f"{text} not in epsilon")
         else:
-            text = "auc.Forest ranks most tables better, and takes about three times as long"
-            notes.append(("learner.class", text))
+            notes["learner.class"] = [
+                "auc.Forest ranks most tables better, and takes about three times as long"
+            ]
         return notes
 
     def _check(self, sample: Sample) -> None:
-        """Check the configuration as `run` does, and decode the sample."""
+        """Make a lane as `run` does, and decode the sample."""
         tables = apply_overrides(self.tables, self._environment)
         config = parse_config(tables, base=self._base, source="the configuration")
         decode = sample.decoder(config)
@@ -213,22 +181,19 @@ class Draft:
             )
 
     def text(self, sample: Sample) -> str:
-        """The configuration as TOML, with comments.
-
-        Raises
-        ------
-        ConfigError
-            A value that was set cannot be written.
-        """
-        count = len(sample.records)
-        events = f"{count:,} events" if count >= sample.total else f"{count:,} of {sample.total:,} events"
-        lines = [_comment(f"From {events} of {sample.source}. Every key: docs/configuration.md")]
+        """The configuration as TOML, with comments."""
+        count = f"{len(sample.records):,}"
+        events = count if len(sample.records) >= sample.total else f"{count} of {sample.total:,}"
+        lines = [_comment(f"From {events} events of {sample.source}. Every key: docs/configuration.md")]
         if sample.is_file:
             lines.append(_comment("For a topic: add kafka.bootstrap_servers and input.topic"))
         try:
-            for key, value in _lines(self.tables):
-                lines += [_comment(note) for name, note in self.notes if name == key]
-                lines.append(f"{key} = {toml_value(value)}")
+            for name, table in self.tables.items():
+                values = table.items() if isinstance(table, dict) else [(None, table)]
+                for key, value in values:
+                    place = toml_key(name) if key is None else f"{toml_key(name)}.{toml_key(key)}"
+                    lines += map(_comment, self.notes.get(place, ()))
+                    lines.append(f"{place} = {toml_value(value)}")
             text = "\n".join(lines) + "\n"
             tomllib.loads(text)
         except (TypeError, ValueError):
@@ -236,17 +201,6 @@ class Draft:
                 "a value of --set cannot be written", fix="give strings, booleans and finite numbers"
             ) from None
         return text
-
-
-def _lines(tables: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The values of the tables by their dotted keys."""
-    lines = []
-    for name, table in tables.items():
-        if isinstance(table, dict):
-            lines += [(f"{toml_key(name)}.{toml_key(key)}", value) for key, value in table.items()]
-        else:
-            lines.append((toml_key(name), table))
-    return lines
 
 
 def _comment(text: str) -> str:
@@ -264,7 +218,7 @@ def _label(fields: Mapping[str, FoundField], *, ask: bool) -> str:
             typer.echo(f"  {line}")
         name: str = typer.prompt("Field of the label", default=candidates[0] if candidates else None)
         return name
-    if candidates and looks_like_label(fields[candidates[0]]):
+    if candidates and fields[candidates[0]].is_named_label:
         return candidates[0]
     problem = f"no field of the sample looks like a label; the fields are {listed(list(fields))}"
     if candidates:

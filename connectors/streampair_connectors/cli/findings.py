@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from streampair.errors import ConfigError
@@ -18,24 +19,14 @@ from streampair.records.features import label as label_of
 from streampair_connectors.codecs.fields import EPOCH_UNITS
 from streampair_connectors.codecs.fixes import is_number
 
-__all__ = [
-    "NO_ID",
-    "Findings",
-    "FoundField",
-    "fields_of",
-    "find",
-    "label_candidates",
-    "listed",
-    "looks_like_label",
-    "rounded",
-]
+__all__ = ["NO_ID", "Findings", "FoundField", "fields_of", "find", "label_candidates", "listed", "rounded"]
 
 NO_ID = "-"
 """In place of the name of a field: events have no id."""
 
 #: Part of the values of a field that must be of its kind; part of the events that a private feature is in.
 _SAME_KIND, _PRESENT = 0.9, 0.95
-#: A text with more values than these is no feature: in all, and as a part of the events.
+#: Strings of a field with more values than these are no feature: in all, and as a part of the events.
 _FEW, _DIFFERENT = 20, 0.5
 #: Probability below which chance does not explain that all events with a field have the same label.
 _CHANCE = 0.01
@@ -54,23 +45,25 @@ _PARTS = {"hour": [0, 23], "weekday": [0, 6]}
 
 @dataclass
 class FoundField:
-    """A field of a sample: its name, its values, and the numbers of the events that have them.
+    """A field of a sample: its name, and its values by the numbers of the events that have it.
 
     `kind` is "boolean", "number", "number as text", "text", "iso-8601", "epoch-s", "epoch-ms", "epoch-us",
-    "nanoseconds", "list", "object" or "mixed"; `share` the part of the events that have the field.
+    "nanoseconds", "list", "object" or "mixed".
     """
 
     name: str
-    values: list[Any] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
+    items: dict[int, Any] = field(default_factory=dict)
     kind: str = ""
-    share: float = 0.0
 
     @property
+    def values(self) -> list[Any]:
+        return list(self.items.values())
+
+    @cached_property
     def counts(self) -> Counter[Any]:
         return Counter(value for value in self.values if not isinstance(value, list | dict))
 
-    @property
+    @cached_property
     def labels(self) -> Counter[Any]:
         """How often each label comes, by what it means."""
         return Counter(label_of(value) for value in self.values if not isinstance(value, list | dict))
@@ -83,7 +76,7 @@ class FoundField:
     def numbers(self) -> list[float]:
         return [found for value in self.values if (found := real(value)) is not None]
 
-    @property
+    @cached_property
     def words(self) -> list[str]:
         """The words of the last part of the name."""
         last = self.name.rpartition(".")[2]
@@ -91,19 +84,27 @@ class FoundField:
 
     @property
     def is_named_id(self) -> bool:
-        return self.words[-1:] != [] and self.words[-1] in _ID
+        return bool(_ID & set(self.words[-1:]))
+
+    @property
+    def is_named_label(self) -> bool:
+        return bool(_LABEL & set(self.words))
+
+    @property
+    def has_many_strings(self) -> bool:
+        return len(self.counts) > max(_FEW, _DIFFERENT * len(self.values))
 
 
 def fields_of(rows: Sequence[dict[str, Any]], *, cells: bool) -> dict[str, FoundField]:
     """Return the fields of some events by their names, with dots in nested objects.
 
-    `cells`: the events are rows of CSV, whose values are texts and whose names are those of columns.
+    `cells`: the events are rows of CSV, whose values are strings and whose names are those of columns.
 
     Examples
     --------
     >>> found = fields_of([{"a": {"b": "1.5"}, "c": True}, {"a": {"b": "2"}}], cells=False)
-    >>> [(each.name, each.kind, each.share) for each in found.values()]
-    [('a.b', 'number as text', 1.0), ('c', 'boolean', 0.5)]
+    >>> [(each.name, each.kind) for each in found.values()]
+    [('a.b', 'number as text'), ('c', 'boolean')]
     """
     found: dict[str, FoundField] = {}
     for number, row in enumerate(rows):
@@ -111,11 +112,8 @@ def fields_of(rows: Sequence[dict[str, Any]], *, cells: bool) -> dict[str, Found
             absent = value is None or value == "" or value != value
             if absent or not name or (name not in found and len(found) >= _FIELDS):
                 continue
-            each = found.setdefault(name, FoundField(name))
-            each.values.append(value)
-            each.rows.append(number)
+            found.setdefault(name, FoundField(name)).items[number] = value
     for each in found.values():
-        each.share = len(each.values) / len(rows)
         each.kind = _kind(each, cells=cells)
     return found
 
@@ -132,26 +130,24 @@ def _leaves(row: Mapping[str, Any], path: str = "", depth: int = 1) -> Iterator[
 
 
 def _kind(each: FoundField, *, cells: bool) -> str:
-    values, enough = each.values, _SAME_KIND * len(each.values)
-    for type_, name in ((list, "list"), (dict | bytes, "object")):
-        if any(isinstance(value, type_) for value in values):
-            return name
-    numbers = [value for value in values if is_number(value) or _is_finite(value)]
-    if len(numbers) >= enough and (unit := _unit(each, list(map(float, numbers)))) is not None:
+    types, enough = Counter(map(type, each.values)), _SAME_KIND * len(each.values)
+    if types[list]:
+        return "list"
+    if types[dict] or types[bytes]:
+        return "object"
+    numbers = [float(value) for value in each.values if is_number(value) or _is_finite(value)]
+    if len(numbers) >= enough and (unit := _unit(each, numbers)) is not None:
         return unit
-    booleans = sum(isinstance(value, bool) for value in values)
-    if booleans >= enough:
+    if types[bool] >= enough:
         return "boolean"
-    texts = [value for value in values if isinstance(value, str)]
-    if not texts:
-        return "number" if len(numbers) + booleans >= enough else "mixed"
-    if sum(map(_is_iso, texts)) >= enough:
+    if not types[str]:
+        return "number" if len(numbers) + types[bool] >= enough else "mixed"
+    strings = [value for value in each.values if isinstance(value, str)]
+    if sum(map(_is_iso, strings)) >= enough:
         return "iso-8601"
-    if cells and len(numbers) >= enough:
-        return "number"
     # A number has no leading zeros: a postal code has.
-    if len(numbers) >= enough and not any(re.match(r"0\d", text) for text in texts):
-        return "number as text"
+    if len(numbers) >= enough and (cells or not any(re.match(r"0\d", string) for string in strings)):
+        return "number" if cells else "number as text"
     return "text"
 
 
@@ -159,14 +155,12 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and real(value) is not None
 
 
-def _is_iso(text: str) -> bool:
-    if len(text) < 10 or "-" not in text:
-        return False
+def _is_iso(string: str) -> bool:
     try:
-        datetime.fromisoformat(text)
+        datetime.fromisoformat(string)
     except ValueError:
         return False
-    return True
+    return len(string) >= 10 and "-" in string
 
 
 def _unit(each: FoundField, numbers: Sequence[float]) -> str | None:
@@ -193,36 +187,26 @@ def label_candidates(fields: Mapping[str, FoundField]) -> list[str]:
     >>> label_candidates(fields_of(rows * 5, cells=False))
     ['is_fraud', 'vip', 'age']
     """
-    found = [
-        each
-        for each in fields.values()
-        if each.kind not in ("list", "object")
+
+    def may_be(each: FoundField) -> bool:
         # One that is always false still has two values.
-        and (len(each.labels) == 2 or (len(each.labels) == 1 and _may_be_constant(each)))
-    ]
-    return [each.name for each in sorted(found, key=lambda each: not looks_like_label(each))]
+        constant = len(each.labels) == 1 and (each.is_named_label or each.kind == "boolean")
+        return each.kind not in ("list", "object") and (len(each.labels) == 2 or constant)
 
-
-def _may_be_constant(each: FoundField) -> bool:
-    return looks_like_label(each) or each.kind == "boolean"
-
-
-def looks_like_label(each: FoundField) -> bool:
-    """Whether a field has the name of a label."""
-    return bool(_LABEL & set(each.words))
+    found = filter(may_be, fields.values())
+    return [each.name for each in sorted(found, key=lambda each: not each.is_named_label)]
 
 
 @dataclass
 class Findings:
     """What was found in a sample.
 
-    `input` has keys of [input], `left_out` the fields that are no features, with the reason, and `others`
-    further fields that may be the label. `confirm`: why to look at `positive`; empty: it is sure.
+    `input` has keys of [input], and `left_out` the fields that are no features, with the reason. `confirm`:
+    why to look at `positive`; empty: it is sure.
     """
 
     input: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)
     confirm: str = ""
 
 
@@ -231,38 +215,33 @@ def find(
 ) -> Findings:
     """Choose id, time and features for a label.
 
-    A private learner takes numbers within bounds, declared values, and no gaps. `declared` has the keys of
-    [input] that are known.
+    A private learner takes numbers within bounds, declared values, and no missing values. `declared` has the
+    keys of [input] that are known.
 
     Raises
     ------
     ConfigError
         A name is none of the fields, a label has too many values, or there is no feature.
     """
-    found = Findings()
     target = _named(fields, label, "label")
-    found.input["label"] = label
-    found.others = [name for name in label_candidates(fields) if looks_like_label(fields[name])]
-    found.others = [name for name in found.others if name != label]
+    found = Findings({"label": label})
     if not declared.keys() & {"label_type", "positive", "negative"}:
         _find_classes(found, target)
     identity = declared.get("id") or _find_id(fields, label)
     if identity not in (None, NO_ID):
         found.input["id"] = identity if identity.startswith("$") else _named(fields, identity, "id").name
-    learned = {
-        row: label_of(value)
-        for row, value in zip(target.rows, target.values, strict=True)
-        if not isinstance(value, list | dict)
-    }
+    learned = {row: label_of(y) for row, y in target.items.items() if not isinstance(y, list | dict)}
+    labels = label_candidates(fields)
     kept: list[FoundField] = []
     for each in fields.values():
         if each.name not in (label, identity):
-            reason = "perhaps a label, too" if each.name in found.others else _unfit(each, learned)
+            other = each.is_named_label and each.name in labels
+            reason = "perhaps a label, too" if other else _unfit(each, learned)
             reason = reason or (_unfit_privately(each, learned) if private else None)
-            if reason is not None:
-                found.left_out[each.name] = reason
-            else:
+            if reason is None:
                 kept.append(each)
+            else:
+                found.left_out[each.name] = reason
     _add_features(found, kept, declared, private=private)
     return found
 
@@ -277,7 +256,7 @@ def _named(fields: Mapping[str, FoundField], name: str, what: str) -> FoundField
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
-    """Names for a message, at most 20."""
+    """Names for a message."""
     text = ", ".join(map(repr, names[:most]))
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
@@ -295,9 +274,7 @@ def _find_classes(found: Findings, each: FoundField) -> None:
     if labels.keys() <= {0, 1}:
         return  # the default, true, means 1 and yes, too
     pairs = [pair for value in labels if (pair := TwoLabels(True).pair_with(value)) is not None]
-    pair = next((pair for pair in pairs if labels.keys() <= set(pair)), None)
-    if pair is not None and "..." in pair:
-        pair = None
+    pair = next((pair for pair in pairs if labels.keys() <= set(pair) and "..." not in pair), None)
     if pair is None and len(labels) < 2:
         raise ConfigError(
             f"the label {each.name!r} has the same value in every event of the sample, so the other label is "
@@ -313,13 +290,12 @@ def _find_classes(found: Findings, each: FoundField) -> None:
 
 
 def _find_id(fields: Mapping[str, FoundField], label: str) -> str | None:
-    """The first field that has the name of an id, and another value in each event."""
+    """The first field that has the name of an id, and another value in each event that has a label."""
     for each in fields.values():
         unique = len(each.values) > 1 and len(each.counts) >= 0.99 * len(each.values)
-        whole = all(
-            isinstance(value, str) or (_is_finite(value) and value == int(value)) for value in each.values
-        )
-        if each.is_named_id and unique and whole and each.share > 0.5 and each.name != label:
+        whole = all(isinstance(v, str) or (_is_finite(v) and v == int(v)) for v in each.values)
+        common = 2 * len(each.items) > len(fields[label].items)
+        if each.is_named_id and unique and whole and common and each.name != label:
             return each.name
     return None
 
@@ -334,11 +310,27 @@ def _unfit(each: FoundField, learned: Mapping[int, Any]) -> str | None:
         return "known only with one label"
     if _says_label(each, learned):
         return "each value has one label"
-    distinct, count = len(each.counts), len(each.values)
-    if each.is_named_id and (each.kind != "text" or distinct > max(_FEW, _DIFFERENT * count)):
+    if each.is_named_id and (each.kind != "text" or each.has_many_strings):
         return "an id"
-    if each.kind == "text" and distinct > max(_FEW, _DIFFERENT * count):
+    if each.kind == "text" and each.has_many_strings:
         return "strings that hardly repeat"
+    return None
+
+
+def _unfit_privately(each: FoundField, learned: Mapping[int, Any]) -> str | None:
+    """Why a field is no feature of a private learner."""
+    if sum(row in learned for row in each.items) < _PRESENT * len(learned):
+        return "not in every event"
+    if each.is_time:
+        return None
+    if len(each.counts) < 2:
+        return "one value only"
+    if each.kind.startswith("number") and max(map(abs, each.numbers)) > MAX_ABS / 10:
+        return f"numbers beyond {MAX_ABS / 10:g}"
+    if each.kind == "text" and len(each.counts) > _FEW:
+        return f"more than {_FEW} strings"
+    if each.kind == "text" and not all(isinstance(v, str) and v.isprintable() for v in each.counts):
+        return "not strings alone"
     return None
 
 
@@ -348,13 +340,11 @@ def _is_one_sided(each: FoundField, learned: Mapping[int, Any]) -> bool:
     Such a field is often filled in when the label is known, and gives it away.
     """
     labels = Counter(learned.values())
-    having = Counter(learned[row] for row in each.rows if row in learned)
-    for part in (having, labels - having):
-        if len(part) == 1:
-            [(label, count)] = part.items()
-            if (labels[label] / len(learned)) ** count < _CHANCE:
-                return True
-    return False
+    having = Counter(learned[row] for row in each.items if row in learned)
+    return any(
+        len(part) == 1 and all((labels[y] / len(learned)) ** n < _CHANCE for y, n in part.items())
+        for part in (having, labels - having)
+    )
 
 
 def _says_label(each: FoundField, learned: Mapping[int, Any]) -> bool:
@@ -363,41 +353,42 @@ def _says_label(each: FoundField, learned: Mapping[int, Any]) -> bool:
     Such a field is often the label under another name, or the decision that followed from it.
     """
     labels, by_value = Counter(learned.values()), dict[Any, Counter[Any]]()
-    for row, value in zip(each.rows, each.values, strict=True):
+    for row, value in each.items.items():
         if row in learned:
             by_value.setdefault(value, Counter())[learned[row]] += 1
     if len(by_value) > _FEW or any(len(part) > 1 for part in by_value.values()):
         return False
     if len({label for part in by_value.values() for label in part}) < 2:
         return False
-    chance = 1.0
-    for part in by_value.values():
-        count = part.total()
-        chance *= sum((each_label / labels.total()) ** count for each_label in labels.values())
-    return chance < _CHANCE
-
-
-def _unfit_privately(each: FoundField, learned: Mapping[int, Any]) -> str | None:
-    """Why a field is no feature of a private learner."""
-    if sum(row in learned for row in each.rows) < _PRESENT * len(learned):
-        return "not in every event"
-    if each.is_time:
-        return None
-    if len(each.counts) < 2:
-        return "one value only"
-    if each.kind in ("number", "number as text") and max(map(abs, each.numbers)) > MAX_ABS / 10:
-        return f"numbers beyond {MAX_ABS / 10:g}"
-    if each.kind == "text" and len(each.counts) > _FEW:
-        return f"more than {_FEW} strings"
-    if each.kind == "text" and not all(isinstance(v, str) and v.isprintable() for v in each.counts):
-        return "not strings alone"
-    return None
+    shares = [count / labels.total() for count in labels.values()]
+    counts = [part.total() for part in by_value.values()]
+    return math.prod(sum(share**count for share in shares) for count in counts) < _CHANCE
 
 
 def _add_features(
     found: Findings, kept: Sequence[FoundField], declared: Mapping[str, Any], *, private: bool
 ) -> None:
-    features, kinds = _features_of(found, kept, declared.get("time"))
+    """Add the features with their bounds or values, and the types of fields that have one."""
+    features: dict[str, Any] = {}
+    kinds: dict[str, str] = {}
+    name = declared.get("time")
+    times = sorted(
+        (each for each in kept if each.is_time),
+        key=lambda each: (each.name != name, not _TIME & set(each.words)),
+    )
+    for each in kept:
+        if each.is_time and each is not times[0]:
+            found.left_out[each.name] = "another time"
+        elif times and each.name.startswith(f"{times[0].name}."):
+            found.left_out[each.name] = "below a time"
+        elif not each.is_time and each.name != name:
+            features[each.name] = _domain(each)
+            if each.kind == "number as text":
+                kinds[each.name] = "number"
+    for each in times[:1]:
+        kinds[each.name] = each.kind
+        days = each.kind == "iso-8601" and all(len(str(value)) == 10 for value in each.values)
+        features |= {f"{each.name}.{part}": _PARTS[part] for part in _PARTS if part != "hour" or not days}
     if not features and "features" not in declared:
         why = "; ".join(f"{name}: {reason}" for name, reason in list(found.left_out.items())[:5])
         raise ConfigError(
@@ -412,33 +403,8 @@ def _add_features(
         found.input["fields"] = kinds
 
 
-def _features_of(
-    found: Findings, kept: Sequence[FoundField], time: Any
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Features with their bounds or values, and the types of fields that have one; the rest is left out."""
-    features: dict[str, Any] = {}
-    kinds: dict[str, str] = {}
-    times = [each for each in kept if each.is_time]
-    times.sort(key=lambda each: (each.name != time, not _TIME & set(each.words)))
-    for each in kept:
-        if each.is_time and each is not times[0]:
-            found.left_out[each.name] = "another time"
-        elif times and each.name.startswith(f"{times[0].name}."):
-            found.left_out[each.name] = "below a time"
-        elif not each.is_time and each.name != time:
-            features[each.name] = _domain(each)
-            if each.kind == "number as text":
-                kinds[each.name] = "number"
-    for each in times[:1]:
-        kinds[each.name] = each.kind
-        days = each.kind == "iso-8601" and all(len(str(value)) == 10 for value in each.values)
-        parts = {part: bounds for part, bounds in _PARTS.items() if part != "hour" or not days}
-        features |= {f"{each.name}.{part}": bounds for part, bounds in parts.items()}
-    return features, kinds
-
-
 def _domain(each: FoundField) -> list[Any]:
-    """Bounds of a number, rounded away from the values of the sample; or all values of a text."""
+    """Bounds of a number, rounded away from the values of the sample; or all strings."""
     if each.kind == "boolean":
         return ["false", "true"]
     if each.kind == "text":
@@ -460,9 +426,5 @@ def rounded(low: float, high: float) -> list[float]:
     # Digits are rounded by their decimal power, since a multiple of 0.1 is no float.
     first, last = math.floor(low / 10.0**power), math.ceil(high / 10.0**power)
     last += first == last
-    return [_bound(first, power), _bound(last, power)]
-
-
-def _bound(digits: int, power: int) -> float:
-    bound = digits * 10**power if power >= 0 else round(digits * 10.0**power, -power)
-    return int(bound) if float(bound).is_integer() else bound
+    bounds = [n * 10**power if power >= 0 else round(n * 10.0**power, -power) for n in (first, last)]
+    return [int(bound) if float(bound).is_integer() else bound for bound in bounds]

@@ -93,37 +93,27 @@ def init(
         }
         declared = [Override(place, tuple(keys), v) for (place, *keys), v in options.items() if v is not None]
         if ask and private is None:
-            text = typer.prompt("Epsilon of differential privacy; - for none", default="-")
-            private = None if text == "-" else _epsilon(text)
+            private = typer.prompt("Epsilon of differential privacy; 0 for none", default=0.0) or None
         draft = Draft(config, [*declared, *from_command_line(overrides or ())], private)
         sample = draft.sample(file, messages)
         draft.draft(sample, ask=ask)
         write_file(config, draft.text(sample).encode())
         count = len(sample.records)
         if as_json:
-            notes: dict[str, list[str]] = {}
-            for key, note in draft.notes:
-                notes.setdefault(key, []).append(note)
-            found = {"events": count, "usable": draft.used, "labelled": draft.labelled, "notes": notes}
+            found = {"events": count, "usable": draft.used, "labelled": draft.labelled, "notes": draft.notes}
             typer.echo(json.dumps({"config": str(config), **found, "tables": draft.tables}))
             return
         typer.echo(f"{config}: from {count:,} events of {sample.source}")
         typer.echo(f"  usable: {draft.used:,} events, {draft.labelled:,} of them with a label")
         if draft.problem:
             typer.echo(f"  not usable: {count - draft.used:,}, the first because: {draft.problem}")
-        for key, note in draft.notes:
-            typer.echo(f"  {key}: {note}")
+        for key, notes in draft.notes.items():
+            for note in notes:
+                typer.echo(f"  {key}: {note}")
         if sample.is_file:
             typer.echo(f"next: streampair replay {config} {file} --output scores.jsonl")
         else:
             typer.echo(f"next: streampair check {config} --create-topics; streampair run {config}")
-
-
-def _epsilon(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is no epsilon", fix="give a number, such as 1.0, or -") from None
 
 
 def _check_target(config: Path, *, ask: bool, yes: bool) -> None:

@@ -43,15 +43,10 @@ class Sample:
         return self.header is not None or self.input.get("format") == "csv"
 
     def read(self, parse: _Parse) -> None:
-        """Read the fields of the events, of the row of each if they are of Debezium.
-
-        Raises
-        ------
-        SourceError
-            None can be read.
-        """
+        """Read the fields of the events, or of the row of each if most are of Debezium; one must be read."""
         self.rows, problem = _rows(self.records, parse)
-        if not self.is_csv and ("envelope" in self.input or _is_debezium(self.rows)):
+        enveloped = "envelope" in self.input or 2 * sum(map(_is_debezium, self.rows)) > len(self.rows)
+        if enveloped and not self.is_csv:
             self.input["envelope"] = "debezium"
             self.rows, problem = _rows(self.records, lambda value: unwrapped(parse(value)))
         if not self.rows:
@@ -79,9 +74,7 @@ def _rows(records: Sequence[Any], parse: _Parse) -> tuple[list[dict[str, Any]], 
     for record in records:
         try:
             row = parse(record.value)
-        except TombstoneError:
-            problem = problem or "it has no row"
-        except RecordError as error:
+        except (TombstoneError, RecordError) as error:
             problem = problem or error.problem
         else:
             if list(row) != list(row.values()):  # else the header of CSV, sent as an event
@@ -89,38 +82,26 @@ def _rows(records: Sequence[Any], parse: _Parse) -> tuple[list[dict[str, Any]], 
     return rows, problem or "it is the header"
 
 
-def _is_debezium(rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether most events have the envelope of Debezium."""
-
-    def enveloped(row: dict[str, Any]) -> bool:
-        payload = row.get("payload")
-        event = payload if isinstance(payload, dict) else row
-        return "op" in event and "after" in event
-
-    return sum(map(enveloped, rows)) > len(rows) / 2
+def _is_debezium(row: Mapping[str, Any]) -> bool:
+    payload = row.get("payload")
+    event = payload if isinstance(payload, dict) else row
+    return "op" in event and "after" in event
 
 
 def file_sample(path: str, most: int, declared: Mapping[str, Any], *, count: bool) -> Sample:
-    """Read the first events of a file, and `count` all others.
-
-    Raises
-    ------
-    SourceError
-        It cannot be read, or has none that can.
-    """
+    """Read the first events of a file, and `count` all others."""
     with open_lines(path, most) as lines:
         records = list(next(lines.batches, []))
         total = len(records) + (sum(map(len, lines.batches)) if count else 0)
         header = lines.header
-        sample = Sample(f"file {lines.name}", records, total, header=header)
     if not records:
         raise SourceError(
             f"{lines.name} has no events",
             fix="name a file of CSV with its header, or of JSON lines",
             retriable=False,
         )
-    if header is None and "envelope" in declared:
-        sample.input["envelope"] = declared["envelope"]
+    envelope = {key: declared[key] for key in ("envelope",) if header is None and key in declared}
+    sample = Sample(f"file {lines.name}", records, total, envelope, header)
     sample.read(json_object if header is None else lambda value: csv_row(value, header))
     return sample
 
@@ -140,14 +121,6 @@ async def topic_sample(
         The keys of [input] that are known.
     config
         Returns a configuration with some keys of [input], to read the events with.
-
-    Raises
-    ------
-    ConfigError
-        Events are CSV, and no columns are given.
-    SourceError
-        The topic does not exist, is empty, or has no event that can be read; they need a registry that is not
-        given; a server does not answer.
     """
     partitions = (await describe_topics(kafka)).get(topic)
     if partitions is None:
@@ -163,36 +136,35 @@ async def topic_sample(
         records: list[Any] = []
         for number, (first, end) in sorted(spans.items()):
             async for batch in lookup.span(places[number], max(first, end - -(-most // partitions)), end):
-                records += batch
+                records += (record for record in batch if record.value is not None)
     finally:
         await lookup.stop()
-    valued = [record for record in records if record.value is not None]
-    if not valued:
+    if not records:
         raise SourceError(
-            f"topic {topic!r} has {'only messages without a value' if records else 'no messages'}",
+            f"topic {topic!r} has no messages, or none with a value",
             fix="send some events first, or take them from a file with --file",
             retriable=False,
         )
     total = sum(end - first for first, end in spans.values())
-    found = {
-        key: declared[key] for key in ("format", "columns", "schema_file", "envelope") if key in declared
-    }
+    keys = ("format", "columns", "schema_file", "envelope")
+    found = {key: declared[key] for key in keys if key in declared}
     if "format" not in found:
-        kind = "avro" if "schema_file" in found else _kind_of([record.value for record in valued])
+        kind = "avro" if "schema_file" in found else _format_of([record.value for record in records])
         found |= {} if kind == "json" else {"format": kind}
     if found.get("format") == "csv" and "columns" not in found:
         raise ConfigError(
             f"the messages of topic {topic!r} are CSV, and the names of their cells are not known",
             fix="""name them in order: --set 'input.columns=["amount", "is_fraud"]'""",
         )
-    sample = Sample(f"topic {topic!r}", valued, total, found, is_file=False)
+    sample = Sample(f"topic {topic!r}", records, total, found, is_file=False)
     sample.read(fields_reader(config(**found)))
     return sample
 
 
-def _kind_of(values: Sequence[bytes]) -> str:
-    kinds = Counter(kind for kind in map(_kind, values) if kind)
-    if not kinds:
+def _format_of(values: Sequence[bytes]) -> str:
+    """How most messages are written."""
+    formats = Counter(found for value in values if (found := _format(value)) is not None)
+    if not formats:
         raise SourceError(
             f"the messages are neither JSON, CSV nor Avro with the id of a schema; one begins with "
             f"{values[0][:20]!r}",
@@ -200,11 +172,11 @@ def _kind_of(values: Sequence[bytes]) -> str:
             "JSON (docs/formats.md)",
             retriable=False,
         )
-    return kinds.most_common(1)[0][0]
+    return formats.most_common(1)[0][0]
 
 
-def _kind(value: bytes) -> str:
-    """How a message is written; an empty text: that cannot be said."""
+def _format(value: bytes) -> str | None:
+    """How a message is written; None: that cannot be said."""
     if value[:1] == b"\0" and len(value) >= FRAME:
         return "json-schema" if value[FRAME:].lstrip()[:1] == b"{" and is_json(value[FRAME:]) else "avro"
     if value.lstrip()[:1] == b"{" and is_json(value):
@@ -212,5 +184,5 @@ def _kind(value: bytes) -> str:
     try:
         text = value.decode("utf-8").strip()
     except UnicodeDecodeError:
-        return ""
-    return "csv" if "," in text and text.isprintable() and not text.startswith(("{", "[")) else ""
+        return None
+    return "csv" if "," in text and text.isprintable() and not text.startswith(("{", "[")) else None
