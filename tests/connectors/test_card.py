@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from harness.applications import write_key
 from harness.lane_on_disk import LaneOnDisk
@@ -27,7 +28,7 @@ from streampair_connectors.stores.spending import read_stored
 from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
-from streampair import auc, metric, ranking
+from streampair import auc, history, metric, models, ranking
 from streampair.engine import LaneGauges, Record
 from streampair.errors import ConfigError
 
@@ -336,6 +337,35 @@ def test_without_a_broker_the_card_has_the_promise(config: Path, kafka: str, why
     file = config.with_name("card.html")
     assert run(config, "--output", file).exit_code == 0
     assert f"what is spent was not read: {why}" in file.read_text()
+
+
+def test_without_a_broker_the_card_promises_nothing_that_the_configuration_voids(config: Path) -> None:
+    text, _, _ = TOML.partition("[store]")
+    config.write_text(text.replace("warmup = 20", "warmup = 20, seed = 3"))
+    printed = run(config).stdout
+    assert printed.startswith("No guarantee holds: ")
+    assert "what is spent was not read" in printed.splitlines()[0]
+    assert "promise" not in printed.splitlines()[0]
+    status = json.loads(run(config, "--json").stdout)["status"]
+    assert (status["guarantee"], status["statement"]) == ("void", "void (fixed seed)")
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_without_a_broker_the_card_says_what_a_start_leaves_open(config: Path, public: bool) -> None:
+    """A model that is declared public, or that of a table of which something is assumed."""
+    rng = np.random.default_rng(0)
+    table = {"id": np.arange(500), "a": rng.uniform(-1, 1, 500), "b": rng.uniform(-1, 1, 500)}
+    table["y"] = table["a"] > 0.2
+    learner = auc.PairFTRL(1.0, 1e-4, bounds={"a": (-1, 1), "b": (-1, 1)})
+    job = history.Job(learner, label="y", rows=500, row_id="id", salt="salt")
+    model = history.fit(job, [table], bytes(32), account=config.with_name("account"))
+    models.save(model, config.with_name("start.json"))
+    text, _, _ = TOML.partition("[store]")
+    config.write_text(f'{text}start = "start.json"\npublic_start = {str(public).lower()}\n')
+    status = json.loads(run(config, "--json").stdout)["status"]
+    assert status["guarantee"] == "promised"
+    said = "that is declared public" if public else "whose rows are as streampair.history.ASSUMED says"
+    assert said in status["statement"]
 
 
 def test_a_learner_that_is_not_private_has_none(config: Path) -> None:

@@ -182,7 +182,7 @@ def card_of(
 
 
 def without_spend(card: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """The card of a configuration whose account could not be read: what is promised alone.
+    """The card of a configuration whose account could not be read: what is promised alone, if anything is.
 
     Parameters
     ----------
@@ -191,14 +191,20 @@ def without_spend(card: Mapping[str, Any], why: str) -> dict[str, Any]:
     why
         Why the account could not be read.
     """
+    kind, statement = card["status"]["guarantee"], card["status"]["statement"]
+    if kind == "holds":
+        kind = "promised"
+        statement = (
+            f"what the configuration promises: {statement}; whether that still holds was not read: {why}"
+        )
     return {
         **card,
         "privacy_loss": {**card["privacy_loss"], "epsilon spent": None, "mu spent": None},
         "accounting": {**card["accounting"], "releases so far": None},
         "status": {
             **card["status"],
-            "guarantee": "promised",
-            "statement": f"what the configuration promises; whether that still holds was not read: {why}",
+            "guarantee": kind,
+            "statement": statement,
             "records that can still be learned": None,
         },
     }
@@ -396,7 +402,7 @@ def _block(value: Any) -> str:
 def _sentence(card: Mapping[str, Any]) -> str:
     loss, status = card["privacy_loss"], card["status"]
     spent = f"spent so far {_text(loss['epsilon spent'])}"
-    if status["guarantee"] == "promised":
+    if loss["epsilon spent"] is None:
         spent = f"what is spent was {status['lanes']}"
     statement = {
         "holds": "Differential privacy holds",
