@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 LEARNERS = {
     "PairOGD": "auc.PairOGD()",
+    "PairMoments": "auc.PairMoments()",
     "Forest": "auc.Forest()",
     "PairFTRL": "auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1000, features=['a', 'b'])",
 }
@@ -62,7 +63,7 @@ def run(learner: str, folder: str) -> Any:
 
 
 def rows(names: list[str]) -> Iterator[str]:
-    yield f"{'learner':<10}{'import':>8}{'compiled':>10}{'processor':>11}{'kernels':>9}{'found':>8}"
+    yield f"{'learner':<12}{'import':>8}{'compiled':>10}{'processor':>11}{'kernels':>9}{'found':>8}"
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             ignored = shutil.ignore_patterns("__pycache__")
@@ -71,7 +72,7 @@ def rows(names: list[str]) -> Iterator[str]:
             _, found, _, again = run(LEARNERS[name], folder)
         if again:
             raise SystemExit(f"the second process of {name} compiled {again} kernels again")
-        yield f"{name:<10}{imported:>8.1f}{compiled:>10.1f}{busy:>11.1f}{kernels:>9}{found:>8.2f}"
+        yield f"{name:<12}{imported:>8.1f}{compiled:>10.1f}{busy:>11.1f}{kernels:>9}{found:>8.2f}"
 
 
 if __name__ == "__main__":

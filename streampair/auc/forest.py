@@ -398,8 +398,11 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
             if forest.forest_score_classes(self._state, self._others, gaps, self._scratch()):
                 raise self._unusable(x)
             self._admit(label)
-        if forest.forest_learn_class(self._state, self._others, which, gaps):
+        done = forest.forest_learn_class(self._state, self._others, which, gaps)
+        if done == forest.UNUSABLE:
             raise self._unusable(x)
+        if done == forest.DUE:
+            forest.forest_rebuild(self._state, self._others)
         if self._coded and self._watching:
             self._watch(x)
 
@@ -512,7 +515,11 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
                 continue
             part = slice(begin, begin + int(new[0]) if len(new) else len(rows))
             class_scores = np.empty((len(rows[part]), 1 + len(self._others)))
-            forest.forest_learn_classes(self._state, self._others, rows[part], which[part], class_scores)
+            row = 0
+            while row := forest.forest_learn_classes(
+                self._state, self._others, rows[part], which[part], class_scores, row
+            ):
+                forest.forest_rebuild(self._state, self._others)
             if scores is not None:
                 scores[part] = (
                     0.0 if self._positive_number is None else class_scores[:, self._positive_number]

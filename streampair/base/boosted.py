@@ -194,7 +194,8 @@ class BoostedTrees:
         gains = saved["gains"]
         self.cells[self._places[4] : self._places[4] + len(gains)] = gains
         self._scores[self._kept()] = saved["scores"][len(saved["scores"]) - kept :]
-        kernels.boosted_find(self._ring.cells, self.cells)
+        if kept:  # a first record need not wait until this is compiled
+            kernels.boosted_find(self._ring.cells, self.cells)
 
 
 def checked_ring(saved: Mapping[str, Any], d: int) -> dict[str, Any]:

@@ -48,6 +48,18 @@ Reasons: TypeAlias = list[list[tuple[str, float]]]
 """Of each record, the largest contributions to its score: features, and what they add."""
 
 _NO_SCORES: Array = np.empty(0)
+NO_CLASSES: Array = np.empty((0, 0))
+"""Blocks of further classes, for a forest of two."""
+
+
+def learn_rows(learner: ForestLearner, state: Array, rows: Array, labels: Array, scores: Array) -> None:
+    """Learn usable rows (n, d) in order; `scores` gets the score of each before it, if it has any room.
+
+    `state` is that of the learner, or a copy.
+    """
+    begin, learn = 0, forest.forest_learn_many if learner._pairs is None else forest.forest_learn_pairs
+    while begin := learn(state, rows, labels, scores, begin):
+        forest.forest_rebuild(state, NO_CLASSES)
 
 
 class ForestRows:
@@ -120,7 +132,7 @@ class ForestRows:
         """Learn the rows from `begin` to before `end`; rows without a label are only scored."""
         for stop in [*(stop for stop in self._unlearned if begin <= stop < end), end]:
             out = _NO_SCORES if scores is None else scores[begin:stop]
-            forest.forest_learn_many(state, self._rows[begin:stop], self._labels[begin:stop], out)
+            learn_rows(self._learner, state, self._rows[begin:stop], self._labels[begin:stop], out)
             if stop < end and scores is not None and stop not in self.refused:
                 forest.forest_score_many(state, self._rows[stop : stop + 1], scores[stop : stop + 1])
             begin = stop + 1
@@ -161,9 +173,10 @@ class ExplainedForestRows(ForestRows):
         kept, begin = self._learner._kept_means(0), 0
         for stop in [*sorted(self.refused), len(scores)]:
             part = slice(begin, stop)
-            forest.forest_learn_explained(
-                state, kept, self._rows[part], self._labels[part], scores[part], places[part], values[part]
-            )
+            args = self._rows[part], self._labels[part], scores[part], places[part], values[part]
+            row = 0
+            while row := forest.forest_learn_explained(state, kept, *args, row):
+                forest.forest_rebuild(state, NO_CLASSES)
             begin = stop + 1
         return self._end(scores), self._learner._reasons(places, values)
 
@@ -604,19 +617,23 @@ class ForestLearner(Learner):
                     columns.prepare(x)
                 if self._write(x):
                     return True
-            self._read_checked(x, grow=grow)
-            return True
+            return self._read_checked(x, grow=grow)
         return False
 
-    def _read_checked(self, x: Any, *, grow: bool) -> None:
-        """Pack a record value by value: the slow path, for new names and texts."""
+    def _read_checked(self, x: Any, *, grow: bool) -> bool:
+        """Pack a record value by value, for new names and texts; True if features may be missing."""
         values, columns = self._values(x), self._columns
         if grow:
             new = [name for name in values if name not in columns.index]
             self._know(new, [name for name in values if isinstance(x[name], str)])
+        known = {name: value for name, value in values.items() if name in columns.index}
         if columns.expected < 0:
-            columns.prepare(values)
-        self._write({name: value for name, value in values.items() if name in columns.index})
+            columns.prepare(known)
+        if len(known) == columns.expected:  # all: no kernel is to be compiled for that
+            columns.pack(*columns.take(known))
+            return False
+        self._write(known)
+        return True
 
     def _write(self, values: Mapping[Any, Any]) -> bool:
         """Put a record with gaps into the state; False if a name is unknown, or a value is no number."""
@@ -702,8 +719,12 @@ class ForestLearner(Learner):
                 gaps = False
             except Exception:
                 gaps = self._read(x, grow=True)
-        if forest.forest_learn(self._state, label, gaps):
+        learn = forest.forest_learn if self._pairs is None else forest.forest_learn_pair
+        done = learn(self._state, label, gaps)
+        if done == forest.UNUSABLE:
             raise self._unusable(x)
+        if done == forest.DUE:
+            forest.forest_rebuild(self._state, NO_CLASSES)
         if self._unnamed and label < 0.0:
             self._learn_label(y)
         if self._coded and self._watching:
@@ -811,7 +832,7 @@ class ForestLearner(Learner):
         self._check_rows(columns, rows)
         for part in self._stretches(columns, rows):
             arranged = self._columns.arrange(columns, rows[part])
-            forest.forest_learn_many(self._state, arranged, labels[part], scores[part])
+            learn_rows(self, self._state, arranged, labels[part], scores[part])
 
     def _stretches(self, columns: Sequence[Hashable], rows: Array) -> Iterator[slice]:
         """Stretches of rows, each once the names and texts of its first row are known.

@@ -587,6 +587,7 @@ def boosted_rebuild(ring: Array, block: Array, which: int) -> None:
         width, rows
     )
     tree, n = int(block[BOOSTED_TREE]), int(block[BOOSTED_KEPT])
+    block[BOOSTED_CREDIT] -= boosted_cost(n, d)
     oldest = _oldest(ring, n)
     bins, leaves = ring_bins(ring), block[at_leaves:end].view(np.uint8)
     marks, nodes = block[at_marks:at_columns], block[at_columns:at_values].view(np.int16)
@@ -721,15 +722,22 @@ def boosted_cost(n: int, d: int) -> float:
 
 
 @kernel
+def ring_due(ring: Array) -> bool:
+    """Count the columns that are due to be binned, once a record came; whether there are any."""
+    count = int(ring[RING_COUNT])
+    if count < _BEGIN:
+        return False
+    ring[RING_BINNING] += min(ring[RING_D] / count, 1000.0 / (count + 1000.0))
+    return count == _BEGIN or ring[RING_BINNING] >= 1.0
+
+
+@kernel
 def ring_bin_due(ring: Array) -> None:
     """Bin the columns that are due: all at first, then one after another, so that no record waits for all."""
-    count, d = int(ring[RING_COUNT]), int(ring[RING_D])
-    if count < _BEGIN:
-        return
-    if count == _BEGIN:
+    d = int(ring[RING_D])
+    if int(ring[RING_COUNT]) == _BEGIN:
         for j in range(d):
             ring_bin(ring, j)
-    ring[RING_BINNING] += min(d / count, 1000.0 / (count + 1000.0))
     while ring[RING_BINNING] >= 1.0:
         ring[RING_BINNING] -= 1.0
         if ring[RING_COLUMN] >= d:
@@ -739,19 +747,20 @@ def ring_bin_due(ring: Array) -> None:
 
 
 @kernel
+def boosted_save(block: Array) -> None:
+    """Save up work for the next tree, the same for each record."""
+    if block[BOOSTED_KEPT] >= _BEGIN:
+        block[BOOSTED_CREDIT] += _WORK
+
+
+@kernel
 def boosted_due(ring: Array, block: Array) -> bool:
-    """Whether a tree of the block is due, at a constant work for each record.
+    """Whether there is enough work saved up for a tree of the block.
 
     Classes that came with different records have their trees rebuilt with different ones.
     """
-    if block[BOOSTED_KEPT] < _BEGIN:
-        return False
-    block[BOOSTED_CREDIT] += _WORK
-    cost = boosted_cost(int(block[BOOSTED_KEPT]), int(ring[RING_D]))
-    if block[BOOSTED_CREDIT] < cost:
-        return False
-    block[BOOSTED_CREDIT] -= cost
-    return True
+    kept = block[BOOSTED_KEPT]
+    return bool(kept >= _BEGIN and block[BOOSTED_CREDIT] >= boosted_cost(int(kept), int(ring[RING_D])))
 
 
 @kernel

@@ -22,12 +22,14 @@ from streampair.kernels.boosted_trees import (
     boosted_judge,
     boosted_keep,
     boosted_rebuild,
+    boosted_save,
     boosted_score,
     boosted_step,
     boosted_target,
     ring_append,
     ring_bin_due,
     ring_codes,
+    ring_due,
     ring_has_newest,
     ring_slope,
 )
@@ -72,6 +74,10 @@ FOREST_BOOSTED = 43  # where the boosted trees of a block begin
 FOREST_HEADER = 44
 
 FOREST_PAIRS = 2
+
+# What a kernel returns that learns a record.
+UNUSABLE = 1
+DUE = 2  # `forest_rebuild` is to be called before the next one
 
 EXPERTS = 4  # that share the random trees
 BOOSTED = 4  # place of the boosted trees, the last expert, among the scores
@@ -896,8 +902,8 @@ def forest_boosted(block: Array) -> Array:
 
 
 @kernel
-def _boost(s: Array, others: Array, label: float) -> None:
-    """Let the record that all blocks have scored into the ring, and go on with their boosted trees.
+def _boost(s: Array, others: Array, label: float) -> bool:
+    """Let the record that all blocks have scored into the ring; whether `forest_rebuild` is due then.
 
     `label` is the target, or with several classes the number of the class.
     """
@@ -912,6 +918,21 @@ def _boost(s: Array, others: Array, label: float) -> None:
         boosted_keep(ring, boosted, score)
         boosted_step(ring, boosted, ring_slope(ring, score, boosted_target(ring, label, i)))
     ring_append(ring, x, present, label)
+    due = ring_due(ring)
+    for i in range(1 + others.shape[0]):
+        boosted = forest_boosted(s if i == 0 else others[i - 1])
+        boosted_save(boosted)
+        due |= boosted_due(ring, boosted)
+    return due
+
+
+@kernel
+def forest_rebuild(s: Array, others: Array) -> None:
+    """Bin the columns and rebuild the boosted trees that are due: to be called once a record has said so.
+
+    A kernel of its own, which no other calls: the first records need not wait until it is compiled.
+    """
+    ring = forest_ring(s)
     ring_bin_due(ring)
     for i in range(1 + others.shape[0]):
         boosted = forest_boosted(s if i == 0 else others[i - 1])
@@ -920,9 +941,12 @@ def _boost(s: Array, others: Array, label: float) -> None:
 
 
 @kernel
-def forest_visit(s: Array, others: Array, label: float) -> None:
-    """Let the record into the ring, the moments and the trees, once all blocks have learned it."""
-    _boost(s, others, label)
+def forest_visit(s: Array, others: Array, label: float) -> bool:
+    """Let the record into the ring, the moments and the trees, once all blocks have learned it.
+
+    Returns whether `forest_rebuild` is due.
+    """
+    due = _boost(s, others, label)
     forest_moments(s)
     forest_grow(s, others)
     s[FOREST_RECORDS] += 1.0
@@ -930,6 +954,7 @@ def forest_visit(s: Array, others: Array, label: float) -> None:
     past = int(s[FOREST_RECORDS]) - 2 * int(s[FOREST_NODES])
     if past >= 0 and past % _EVERY == 0:
         forest_empty(s, others, past // _EVERY % int(s[FOREST_TREES]))
+    return due
 
 
 @kernel
@@ -950,20 +975,34 @@ def _score_again(s: Array) -> None:
 
 
 @kernel
-def _take(s: Array, label: float) -> None:
-    """Learn the record that is evaluated: a label above 0 is 1, any other 0, unless the loss is squared."""
-    target = 1.0 if label > 0.0 else 0.0
-    if s[FOREST_TASK] >= FOREST_PAIRS:
-        if forest_pair(s, target):
-            _judge(s, s, target)
-        _score_again(s)
-    else:
-        if s[FOREST_TASK] == 1.0:
-            target = _standardised(s, label)
-        forest_fit(s, s, target)
+def _grow(s: Array, target: float) -> bool:
+    """What follows once the experts have learned the record; whether `forest_rebuild` is due then."""
     if s[FOREST_GUIDED] == 1.0:
         forest_gain(s, target)
-    forest_visit(s, s[:0].reshape(0, 0), target)
+    return forest_visit(s, s[:0].reshape(0, 0), target)
+
+
+@kernel
+def _take(s: Array, label: float) -> bool:
+    """Learn the record that is evaluated: a label above 0 is 1, any other 0, unless the loss is squared.
+
+    Returns whether `forest_rebuild` is due.
+    """
+    target = 1.0 if label > 0.0 else 0.0
+    if s[FOREST_TASK] == 1.0:
+        target = _standardised(s, label)
+    forest_fit(s, s, target)
+    return _grow(s, target)
+
+
+@kernel
+def _take_pair(s: Array, label: float) -> bool:
+    """`_take` where the loss is of pairs: of the record, and one of the other class if there is one."""
+    target = 1.0 if label > 0.0 else 0.0
+    if forest_pair(s, target):
+        _judge(s, s, target)
+    _score_again(s)
+    return _grow(s, target)
 
 
 @kernel
@@ -1037,12 +1076,24 @@ def forest_proba(s: Array, gaps: bool) -> float:
 
 @kernel
 def forest_learn(s: Array, label: float, gaps: bool) -> int:
-    """Learn the record in the state, its leaves at hand if it was scored last; 1 if it cannot be used."""
+    """Learn the record in the state by a loss of records; its leaves are at hand if it was scored last.
+
+    Returns `UNUSABLE`, with nothing changed, if it cannot be used; `DUE` if `forest_rebuild` is to be called;
+    else 0.
+    """
     if not forest_usable(s, gaps):
-        return 1
+        return UNUSABLE
     forest_evaluate(s)
-    _take(s, label)
-    return 0
+    return DUE if _take(s, label) else 0
+
+
+@kernel
+def forest_learn_pair(s: Array, label: float, gaps: bool) -> int:
+    """`forest_learn` where the loss is of pairs: other forests need not wait until this is compiled."""
+    if not forest_usable(s, gaps):
+        return UNUSABLE
+    forest_evaluate(s)
+    return DUE if _take_pair(s, label) else 0
 
 
 @kernel
@@ -1063,14 +1114,32 @@ def forest_score_many(s: Array, rows: Array, scores: Array) -> None:
 
 
 @kernel
-def forest_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> None:
-    """Learn usable rows (n, d) in order; `scores` gets the score of each before it, if it has any room."""
-    for i in range(rows.shape[0]):
+def forest_learn_many(s: Array, rows: Array, labels: Array, scores: Array, begin: int) -> int:
+    """Learn usable rows (n, d) in order; `scores` gets the score of each before it, if it has any room.
+
+    Returns the row to begin with next, once `forest_rebuild` was called; 0: all are learned.
+    """
+    for i in range(begin, rows.shape[0]):
         forest_load(s, rows[i])
         score = forest_evaluate(s)
         if scores.shape[0] > 0:
             scores[i] = _in_label_units(s, score)
-        _take(s, labels[i])
+        if _take(s, labels[i]):
+            return i + 1
+    return 0
+
+
+@kernel
+def forest_learn_pairs(s: Array, rows: Array, labels: Array, scores: Array, begin: int) -> int:
+    """`forest_learn_many` where the loss is of pairs."""
+    for i in range(begin, rows.shape[0]):
+        forest_load(s, rows[i])
+        score = forest_evaluate(s)
+        if scores.shape[0] > 0:
+            scores[i] = score
+        if _take_pair(s, labels[i]):
+            return i + 1
+    return 0
 
 
 @kernel
@@ -1350,20 +1419,30 @@ def forest_largest(parts: Array, columns: Bits, values: Array) -> None:
 
 @kernel
 def forest_learn_explained(
-    s: Array, kept: Array, rows: Array, labels: Array, scores: Array, columns: Bits, values: Array
-) -> None:
+    s: Array,
+    kept: Array,
+    rows: Array,
+    labels: Array,
+    scores: Array,
+    columns: Bits,
+    values: Array,
+    begin: int,
+) -> int:
     """`forest_learn_many`, and the largest parts (n, k) of each score, as `forest_explain` gives them.
 
     A row whose label is NaN is not learned.
     """
     parts = np.empty(rows.shape[1] + 1)
-    for i in range(rows.shape[0]):
+    for i in range(begin, rows.shape[0]):
         forest_load(s, rows[i])
         scores[i] = _in_label_units(s, forest_evaluate(s))
         forest_explain(s, s, kept, parts)
         forest_largest(parts[:-1], columns[i], values[i])
-        if labels[i] == labels[i]:
-            _take(s, labels[i])
+        if labels[i] != labels[i]:
+            continue
+        if _take_pair(s, labels[i]) if s[FOREST_TASK] >= FOREST_PAIRS else _take(s, labels[i]):
+            return i + 1
+    return 0
 
 
 @kernel
@@ -1414,12 +1493,15 @@ def _score(s: Array, others: Array, scores: Array) -> None:
 
 
 @kernel
-def _learn(s: Array, others: Array, which: int) -> None:
-    """Learn the record that was scored: each class learns whether the record is its own."""
+def _learn(s: Array, others: Array, which: int) -> bool:
+    """Learn the record that was scored: each class learns whether the record is its own.
+
+    Returns whether `forest_rebuild` is due.
+    """
     forest_fit(s, s, 1.0 if which == 0 else 0.0)
     for i in range(others.shape[0]):
         forest_fit(s, others[i], 1.0 if which == 1 + i else 0.0)
-    forest_visit(s, others, float(which))
+    return forest_visit(s, others, float(which))
 
 
 @kernel
@@ -1433,12 +1515,11 @@ def forest_score_classes(s: Array, others: Array, gaps: bool, scores: Array) -> 
 
 @kernel
 def forest_learn_class(s: Array, others: Array, which: int, gaps: bool) -> int:
-    """Learn the record in the state, of the class `which`; 1 if it cannot be used."""
+    """Learn the record in the state, of the class `which`; returns what `forest_learn` does."""
     if not forest_usable(s, gaps):
-        return 1
+        return UNUSABLE
     _score(s, others, np.empty(1 + others.shape[0]))
-    _learn(s, others, which)
-    return 0
+    return DUE if _learn(s, others, which) else 0
 
 
 @kernel
@@ -1451,10 +1532,15 @@ def forest_score_classes_many(s: Array, others: Array, rows: Array, scores: Arra
 
 @kernel
 def forest_learn_classes(
-    s: Array, others: Array, rows: Array, classes: NDArray[np.int64], scores: Array
-) -> None:
-    """Learn usable rows (n, d) in order; `scores` (n, 1 + others) gets those of each before it."""
-    for i in range(rows.shape[0]):
+    s: Array, others: Array, rows: Array, classes: NDArray[np.int64], scores: Array, begin: int
+) -> int:
+    """Learn usable rows (n, d) in order; `scores` (n, 1 + others) gets those of each before it.
+
+    Returns what `forest_learn_many` does.
+    """
+    for i in range(begin, rows.shape[0]):
         forest_load(s, rows[i])
         _score(s, others, scores[i])
-        _learn(s, others, classes[i])
+        if _learn(s, others, classes[i]):
+            return i + 1
+    return 0

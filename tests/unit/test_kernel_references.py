@@ -1651,6 +1651,26 @@ def unboosted(state: np.ndarray, reference: Any, d: int = 5) -> None:
     reference.boosted.credit, reference.boosted.best = -math.inf, math.inf
 
 
+NO_CLASSES = np.empty((0, 0))
+
+
+def learn_rows(state: np.ndarray, step: Callable[[int], int], others: np.ndarray = NO_CLASSES) -> None:
+    """Let a kernel learn rows from one on, and rebuild boosted trees whenever it says that it is due."""
+    begin = 0
+    while after := step(begin):
+        assert after > begin
+        assert state[forest_kernels.FOREST_RECORDS] % 1.0 == 0.0  # else no kernel may go on with it
+        forest_kernels.forest_rebuild(state, others)
+        begin = after
+
+
+def rebuild_if_due(state: np.ndarray, done: int, others: np.ndarray = NO_CLASSES) -> None:
+    """What is due after a record was learned."""
+    assert done in (0, forest_kernels.DUE)
+    if done:
+        forest_kernels.forest_rebuild(state, others)
+
+
 def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[list[Any]]]:
     """A state and the reference after n rows, more than its small trees hold; and ten more rows."""
     seed, squared = int(rng.integers(1000)), bool(rng.integers(2))
@@ -1664,7 +1684,10 @@ def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[l
     labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=n + 10) > 0, 1.0, -1.0)
     if squared:
         labels = 50.0 + 7.0 * labels + rng.normal(size=n + 10)
-    forest_kernels.forest_learn_many(state, rows[:n], labels[:n], np.empty(0))
+    learn_rows(
+        state,
+        lambda row: forest_kernels.forest_learn_many(state, rows[:n], labels[:n], np.empty(0), row),
+    )
     for x, y in zip(values[:n], labels, strict=False):
         reference.learn(x, y)
     return state, reference, rows[n:], values[n:]
@@ -1714,18 +1737,18 @@ def forest_scatter(kernel: Any, rng: Rng) -> None:
         there = rng.permutation([j for j, value in enumerate(x) if value is not None])
         if i % 4 == 3 and len(there) == len(row):
             put(state, row)
-            assert forest_kernels.forest_learn(state, 1.0, False) == 0
+            rebuild_if_due(state, forest_kernels.forest_learn(state, 1.0, False))
         else:
             kept = state.copy()
             places = there.astype(np.int64).view(np.float64)
             kernel(state, np.concatenate((places, row[there])), len(there))
             if i % 2:
                 close(forest_kernels.forest_score(state, True), reference.score(x))
-            assert forest_kernels.forest_learn(state, 1.0, True) == 0
+            rebuild_if_due(state, forest_kernels.forest_learn(state, 1.0, True))
             if i == 0:  # the bits of the same row in full, with its gaps
                 put(kept, row)
                 kept[forest_kernels.FOREST_FEW] = 0.0
-                assert forest_kernels.forest_learn(kept, 1.0, True) == 0
+                rebuild_if_due(kept, forest_kernels.forest_learn(kept, 1.0, True))
                 assert forest_kernels.forest_score(kept, True) == forest_kernels.forest_score(state, True)
         reference.learn(x, 1.0)
     entries = np.array([np.int64(2).view(np.float64), 2e50])
@@ -1760,13 +1783,13 @@ def forest_learn(kernel: Any, rng: Rng) -> None:
         put(state, row)
         if i % 2:  # its leaves are at hand then
             forest_kernels.forest_score(state, True)
-        assert kernel(state, -1.0, True) == 0
+        rebuild_if_due(state, kernel(state, -1.0, True))
         reference.learn(x, -1.0)
     close(state[forest_kernels.FOREST_STACK : forest_kernels.FOREST_STACK + 5].tolist(), reference.stack)
     put(state, rows[0])
     close(forest_kernels.forest_score(state, True), reference.score(values[0]))
     put(state, np.full(5, math.nan))
-    assert kernel(state, 1.0, False) == 1
+    assert kernel(state, 1.0, False) == forest_kernels.UNUSABLE
     assert state[forest_kernels.FOREST_RECORDS] == reference.records
 
 
@@ -1788,13 +1811,49 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     state, scores = forest(2, 33, 5, seed, squared, guided, brisk), np.empty(n)
     reference = naive.Forest(2, 33, seed, squared, guided, brisk)
     unboosted(state, reference)
-    kernel(state, rows, labels, scores)
+    learn_rows(state, lambda row: kernel(state, rows, labels, scores, row))
     for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
         close(score, reference.score(x), 1e-7)
         reference.learn(x, y)
     assert state[forest_kernels.FOREST_DRAWS] == reference.draws
     assert reference.resets == (state[forest_kernels.FOREST_SINCE] < n)
     assert squared or reference.resets == 1
+
+
+def pair_forest(loss: losses.PairLoss, seed: int) -> tuple[np.ndarray, Any, np.ndarray]:
+    """A state that learns from pairs, its reference, and what of the state pairs need."""
+    state = forest(2, 33, 5, seed)
+    state[forest_kernels.FOREST_TASK] = forest_kernels.FOREST_PAIRS + loss.code
+    tail = state[forest_kernels.forest_places(2, 33, 5, forest_kernels.FOREST_BUCKETS)[-1] :]
+    tail[state_kernels.SLOPE] = 1.0
+    reference = naive.PairForest(2, 33, seed, name_of(loss), guided=True)
+    unboosted(state, reference)
+    return state, reference, tail
+
+
+@against(naive.PairForest)
+def forest_learn_pairs(kernel: Any, rng: Rng) -> None:
+    rows, values = mixed(rng, 60)
+    labels, scores = np.where(rows[:, 0] > 0.0, 1.0, -1.0), np.empty(60)
+    state, reference, _ = pair_forest(losses.Logistic(), int(rng.integers(1000)))
+    learn_rows(state, partial(kernel, state, rows, labels, scores))
+    for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
+        close(score, reference.score(x), 1e-7)
+        reference.learn(x, y)
+
+
+@against(naive.PairForest)
+def forest_learn_pair(kernel: Any, rng: Rng) -> None:
+    rows, values = mixed(rng, 60)
+    state, reference, _ = pair_forest(losses.Logistic(), int(rng.integers(1000)))
+    for row, x in zip(rows, values, strict=True):
+        y = 1.0 if row[0] > 0.0 else -1.0
+        put(state, row)
+        close(forest_kernels.forest_score(state, True), reference.score(x), 1e-7)
+        rebuild_if_due(state, kernel(state, y, True))
+        reference.learn(x, y)
+    put(state, np.full(5, math.nan))
+    assert kernel(state, 1.0, False) == forest_kernels.UNUSABLE
 
 
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
@@ -1805,19 +1864,35 @@ def test_a_forest_from_pairs_against_its_reference(loss: losses.PairLoss) -> Non
         rows, values = mixed(rng, 480)
         labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=480) > 0.8, 1.0, -1.0)
         labels[300:] *= -1.0
-        state = forest(2, 33, 5, seed)
-        state[forest_kernels.FOREST_TASK] = forest_kernels.FOREST_PAIRS + loss.code
-        tail = state[forest_kernels.forest_places(2, 33, 5, forest_kernels.FOREST_BUCKETS)[-1] :]
-        tail[state_kernels.SLOPE] = 1.0
-        reference, scores = naive.PairForest(2, 33, seed, name_of(loss), guided=True), np.empty(480)
-        unboosted(state, reference)
-        forest_kernels.forest_learn_many(state, rows, labels, scores)
+        (state, reference, tail), scores = pair_forest(loss, seed), np.empty(480)
+        arguments = state, rows, labels, scores
+        learn_rows(state, partial(forest_kernels.forest_learn_pairs, *arguments))
         for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
             close(score, reference.score(x), 1e-6)
             reference.learn(x, y)
         assert state[forest_kernels.FOREST_DRAWS] == reference.draws
         assert state[forest_kernels.FOREST_SINCE] == len(reference.losses[2])
         close(link_kernels.link_proba(tail, 0.1), reference.link.probability(0.1), 1e-6)
+
+
+@against(naive.Forest)
+def forest_rebuild(kernel: Any, rng: Rng) -> None:
+    """The columns are binned at the 50th record, and trees built from then on."""
+    rows, values = mixed(rng, 70)
+    seed, due = int(rng.integers(1000)), []
+    state, reference = forest(3, 35, 5, seed), naive.Forest(3, 35, seed, guided=True)
+    for i, (row, x) in enumerate(zip(rows, values, strict=True)):
+        put(state, row)
+        close(forest_kernels.forest_score(state, True), reference.score(x))
+        y = 1.0 if row[0] > 0.0 else -1.0
+        if forest_kernels.forest_learn(state, y, True) == forest_kernels.DUE:
+            kernel(state, NO_CLASSES)
+            due.append(i + 1)
+            kinds = forest_kernels.forest_ring(state)[boosted_kernels.RING_HEADER :][63 : 5 * 64 : 64]
+            assert (kinds % 1.0 == 0.0).all()  # else no kernel may go on with them
+        reference.learn(x, y)
+    assert due[0] == 50
+    assert len(due) > 5
 
 
 @against(naive.Forest)
@@ -1857,9 +1932,8 @@ def of_classes(
             block = further_class(3, 35)
             others = np.vstack((others.reshape(-1, len(block)), block))
         part = slice(begin, end)
-        forest_kernels.forest_learn_classes(
-            state, others, rows[part], classes[part], np.empty((end - begin, reference.known))
-        )
+        arguments = others, rows[part], classes[part], np.empty((end - begin, reference.known))
+        learn_rows(state, partial(forest_kernels.forest_learn_classes, state, *arguments), others)
         for x, number in zip(values[part], classes[part].tolist(), strict=True):
             reference.learn(x, number)
     return state, others, reference, rows[n:], values[n:], classes[n:]
@@ -1901,13 +1975,13 @@ def forest_learn_class(kernel: Any, rng: Rng) -> None:
         put(state, row)
         if i % 2:  # its leaves are at hand then
             forest_kernels.forest_score_classes(state, others, True, np.empty(3))
-        assert kernel(state, others, int(classes[i]), True) == 0
+        rebuild_if_due(state, kernel(state, others, int(classes[i]), True), others)
         reference.learn(x, int(classes[i]))
     scores = np.empty((10, 3))
     forest_kernels.forest_score_classes_many(state, others, rows, scores)
     close(scores.ravel().tolist(), [score for x in values for score in reference.scores(x)])
     put(state, np.full(5, math.nan))
-    assert kernel(state, others, 1, False) == 1
+    assert kernel(state, others, 1, False) == forest_kernels.UNUSABLE
     assert state[forest_kernels.FOREST_RECORDS] == reference.forests[0].records
 
 
@@ -1923,7 +1997,7 @@ def forest_learn_classes(kernel: Any, rng: Rng) -> None:
     for block, each in zip((state, *others), reference.forests, strict=True):
         unboosted(block, each)
     scores = np.empty((n, 3))
-    kernel(state, others, rows, classes, scores)
+    learn_rows(state, lambda row: kernel(state, others, rows, classes, scores, row), others)
     for x, number, scored in zip(values, classes.tolist(), scores.tolist(), strict=True):
         close(scored, reference.scores(x), 1e-7)
         reference.learn(x, number)
@@ -1965,7 +2039,7 @@ def forest_learn_explained(kernel: Any, rng: Rng) -> None:
     labels = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     labels[rng.integers(n)] = math.nan
     scores, columns, parts = np.empty(n), np.zeros((n, 2), dtype=np.int64), np.empty((n, 2))
-    kernel(state, kept, rows, labels, scores, columns, parts)
+    learn_rows(state, lambda row: kernel(state, kept, rows, labels, scores, columns, parts, row))
     for i, (x, y) in enumerate(zip(values, labels.tolist(), strict=True)):
         close(scores[i], reference.score(x), 1e-7)
         wanted = naive.largest(naive.parts(reference, x)[:-1], 2)
@@ -2067,7 +2141,9 @@ def boosted_run(
         kernels.boosted_step(ring, block, kernels.ring_slope(ring, score, target))
         present = np.flatnonzero((row == row) | which(row[None])[0])
         kernels.ring_append(ring, row, present, label)
-        kernels.ring_bin_due(ring)
+        if kernels.ring_due(ring):
+            kernels.ring_bin_due(ring)
+        kernels.boosted_save(block)
         if kernels.boosted_due(ring, block):
             rebuild(ring, block, 0)
         run.reference.learn(x, target, score, leaves)

@@ -65,6 +65,9 @@ _ROOMS = ("auc", "ranking", "metric", "preprocessing", "buffers", "losses", "sch
 # features take their time. Time spent compiling does not count.
 _FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 10.0
 
+# A forest builds its first boosted tree, and compiles what builds it, once it has learned so many records.
+_FIRST_TREE = 50
+
 log = get_logger(__name__)
 
 AnyLane = TypeVar("AnyLane", bound=Lane)
@@ -439,6 +442,8 @@ def _exercise_lane(config: Config) -> None:
     while _awaits_release(lane) and spent < _FIRST_RELEASE_SECONDS:
         spent += feed(_FIRST_BATCH)
     feed(3, b"alone")
+    if lane.privacy is None:
+        feed(_FIRST_TREE)
     lane.gauges(solve=True)
     saved = lane.snapshot()
     if late and hasattr(lane.learner, "score_rows"):
