@@ -11,6 +11,7 @@ of a result depend on neither: no optimisation of LLVM changes them unless numba
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,21 +26,6 @@ class _CodeOfOne(codegen.JITCodeLibrary):
         self._finalized = True
 
 
-class _CodeOfAll(codegen.JITCodeLibrary):
-    """The code of a kernel, with that of all below it."""
-
-    def finalize(self) -> None:
-        below: dict[Any, None] = {}
-        left = list(self._linking_libraries)
-        while left:
-            library = left.pop()
-            if library not in below:
-                below[library] = None
-                left += library._linking_libraries if isinstance(library, _CodeOfOne) else []
-        self._linking_libraries = list(below)
-        super().finalize()
-
-
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerPart(typed_passes.NativeLowering):
     _name = "streampair_lower_part"
@@ -49,7 +35,8 @@ class _LowerPart(typed_passes.NativeLowering):
         state.flags.no_compile = True
         super().run_pass(state)
         key = object()  # by which its callers find it, in place of an address
-        state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
+        below = state.library._linking_libraries  # a caller has to link all of them
+        state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library, *below])
         state.cr = state.cr._replace(cfunc=key)
         return True
 
@@ -59,9 +46,8 @@ class _LowerWhole(typed_passes.NativeLowering):
     _name = "streampair_lower_whole"
 
     def run_pass(self, state: Any) -> bool:
-        library = state.library = _CodeOfAll(state.targetctx.codegen(), state.func_id.func_qualname)
-        library.enable_object_caching()
         super().run_pass(state)
+        library = state.library
         for variable in library._final_module.global_variables:
             found = None if variable.is_declaration else environment.lookup_environment(variable.name)
             if found is not None:  # numba sets that of the kernel itself
@@ -69,10 +55,26 @@ class _LowerWhole(typed_passes.NativeLowering):
         return True
 
 
+class _Compiling(threading.local):
+    """How many kernels this thread is compiling, each called by the one before it."""
+
+    kernels = 0
+
+
+_compiling = _Compiling()
+
+
 def _pipeline(lower: Any) -> Any:
     """Numba's pipeline with another last step."""
 
     class Pipeline(compiler.CompilerBase):
+        def _compile_bytecode(self) -> Any:
+            _compiling.kernels += 1
+            try:
+                return super()._compile_bytecode()
+            finally:
+                _compiling.kernels -= 1
+
         def define_pipelines(self) -> list[Any]:
             made = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
             made.passes = [
@@ -103,7 +105,7 @@ class _Called(registry.CPUDispatcher):
 
 
 class Dispatcher(registry.CPUDispatcher):
-    """A kernel as Python calls it."""
+    """A kernel as Python calls it, and any compiled function that is no kernel."""
 
     def __init__(self, function: Callable[..., Any], *_: Any) -> None:
         self._called = _Called(function, None, {**_OPTIONS, "no_cpython_wrapper": True}, _COMPILE_PART)
@@ -111,11 +113,11 @@ class Dispatcher(registry.CPUDispatcher):
 
     @property
     def _type(self) -> Any:
-        """What a kernel that calls this one takes it for."""
-        return self._called._type
+        """What a function that calls this one takes it for."""
+        return self._called._type if _compiling.kernels else self._own_type
 
     @_type.setter
     def _type(self, value: Any) -> None:
-        """Numba sets what the other dispatcher has already."""
+        self._own_type = value
 
     _numba_type_ = _type

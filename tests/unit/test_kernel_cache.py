@@ -140,6 +140,42 @@ def test_a_kernel_that_others_call_is_compiled_once(scratch: Path) -> None:
     assert kept[0].startswith("calls.top-")
 
 
+USERS = """from numba import njit
+from streampair.kernels.numerics import sigmoid
+from scratch import calls
+
+
+@njit(cache=True)
+def of_a_user(x):
+    return 10.0 * calls.top(x) + sigmoid(x)
+
+
+@njit
+def of_any(function, x):
+    return function(x)
+"""
+RUN_USERS = """import json
+from streampair.kernels.numerics import sigmoid
+from scratch import calls, users
+results = [users.of_a_user(1.0) == 60.0 + sigmoid(1.0), users.of_any(calls.top, 1.0), calls.top(1.0)]
+try:
+    users.of_a_user(4.0)
+except ValueError as error:
+    results += error.args
+print(json.dumps([results, sum(users.of_a_user.stats.cache_hits.values())]))
+"""
+
+
+def test_a_compiled_function_of_a_user_calls_kernels(scratch: Path) -> None:
+    """In the process that compiles it, and in one that finds it on disk."""
+    (scratch / "calls.py").write_text(CALLS)
+    (scratch / "users.py").write_text(USERS)
+    for found in range(2):
+        ended = programs.run(RUN_USERS, scratch.parent)
+        assert ended.code == 0, ended.errors
+        assert json.loads(ended.printed) == [[True, 6.0, 6.0, "too large", 4.0], found]
+
+
 def test_numba_alone_would_compile_it_for_each_constant(scratch: Path) -> None:
     """The mutant."""
     result, compiled = calls(scratch, numbas_own=True)
