@@ -200,9 +200,9 @@ sbom: $(STAMP)
 # dist/streampair-VERSION-cpXYZ-cpXYZ-PLATFORM.whl: kernels compiled for any processor of this architecture, with the
 # numba of this environment. Another numba compiles its own.
 wheel: $(STAMP)
-	mkdir -p dist && rm -f dist/*.whl
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --wheel --outdir dist . >dist/build.log || { cat dist/build.log; exit 1; }
-	$(BIN)/python deploy/compiled_wheel.py dist/streampair-*.whl
+	mkdir -p dist/pure && rm -f dist/pure/*
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --wheel --outdir dist/pure . >dist/pure/build.log || { cat dist/pure/build.log >&2; exit 1; }
+	$(BIN)/python deploy/compiled_wheel.py dist/pure/streampair-*.whl dist
 
 # Scrapes a `streampair run` (or `make demo ARGS="--serve --port 9464"`) on this machine, with deploy's rules.
 prometheus: $(STAMP)

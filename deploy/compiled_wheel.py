@@ -1,9 +1,9 @@
 """Put compiled kernels into a wheel, for any processor of this architecture: `make wheel`.
 
-    python deploy/compiled_wheel.py WHEEL
+    python deploy/compiled_wheel.py WHEEL FOLDER
 
-Writes a wheel for this version of Python, whose kernels were compiled with this version of numba, beside the
-given one, and deletes that. With another Python pip does not take it; with another numba its kernels are
+Writes a wheel for this version of Python, whose kernels were compiled with this version of numba, into the
+folder, and prints its path. With another Python pip does not take it; with another numba its kernels are
 compiled when they are first used, as without it.
 """
 
@@ -49,8 +49,9 @@ def compile_kernels(folder: Path) -> None:
 
 
 def main() -> None:
-    pure = Path(sys.argv[1])
+    pure, out = Path(sys.argv[1]), Path(sys.argv[2])
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    abi = python + getattr(sys, "abiflags", "")  # "t" where threads are free; Windows has none
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     name, version, *_ = pure.stem.split("-")
     with tempfile.TemporaryDirectory() as work:
@@ -61,10 +62,10 @@ def main() -> None:
         info = folder / f"{name}-{version}.dist-info"
         lines = (info / "WHEEL").read_text().splitlines()
         lines = [line for line in lines if line.split(":")[0] not in ("Tag", "Root-Is-Purelib")]
-        lines += ["Root-Is-Purelib: false", f"Tag: {python}-{python}-{platform}"]
+        lines += ["Root-Is-Purelib: false", f"Tag: {python}-{abi}-{platform}"]
         (info / "WHEEL").write_text("\n".join(lines) + "\n")
         (info / "RECORD").unlink()
-        target = pure.with_name(f"{name}-{version}-{python}-{python}-{platform}.whl")
+        target = out / f"{name}-{version}-{python}-{abi}-{platform}.whl"
         record = []
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -74,7 +75,6 @@ def main() -> None:
                 archive.writestr(path, content)
             path = (info / "RECORD").relative_to(folder).as_posix()
             archive.writestr(path, "\n".join([*record, f"{path},,", ""]))
-    pure.unlink()
     print(target)
 
 
