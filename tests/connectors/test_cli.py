@@ -29,6 +29,7 @@ from streampair_connectors.worker.factory import build_learner
 from typer.testing import CliRunner
 
 from streampair import __version__
+from streampair.privacy.accounting import planned_mu
 from streampair.privacy.mechanisms.ftrl import FTRLPlan
 
 TOML = """
@@ -635,6 +636,40 @@ def test_budget_plan_of_a_short_stream() -> None:
     assert output.startswith("50 records, 20 features")
     assert "recommended: auc." in output
     assert json.loads(call("budget", "plan", "--n", 50, "--d", 20, "--json").stdout)["n"] == 50
+
+
+@pytest.mark.parametrize("family", ["auc", "ranking"])
+def test_budget_plan_of_a_table_and_a_stream(family: str) -> None:
+    command = ("budget", "plan", "--n", 2000, "--d", 4, "--family", family, "--table", 5000)
+    found = json.loads(call(*command, "--json").stdout)
+    spend, delta = found["table"], found["delta"]
+    assert (spend["rows"], delta, spend["doubts"]) == (5000, 1 / 5000, [])
+    assert spend["mu_history"] == pytest.approx(spend["mu_stream"], rel=1e-9)
+    assert spend["mu_both"] == pytest.approx(math.hypot(spend["mu_history"], found["mu"]))
+    # As two learners say of themselves: what one of a smaller budget spends, twice, is the whole of it.
+    assert math.sqrt(2) * planned_mu(spend["epsilon_each"], delta) == pytest.approx(planned_mu(1.0, delta))
+    assert planned_mu(spend["epsilon_both"], delta) == pytest.approx(spend["mu_both"])
+    assert 0.5 < spend["epsilon_each"] < 1.0 < spend["epsilon_both"] < 2.0
+    output = " ".join(call(*command, "--delta", 4e-4).stdout.split())
+    assert "there are 5,000 rows" in output
+    assert "A table of 5,000 rows (history.Job) spends epsilon 1 " in output
+    assert "For 1 together give each" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--table", 50), "another mechanism"),
+        (("--table", 5000.5), "rows is 5000.5"),
+        (("--table", "inf"), "rows is inf"),
+        (("--table", -1), "rows is -1"),
+        (("--table", 5000, "--entity", 2), "one row of a table"),
+        (("--table", 5000, "--family", "metric"), "choose another --family"),
+    ],
+)
+def test_budget_plan_refuses_a_table_that_no_job_learns(options: tuple[Any, ...], message: str) -> None:
+    error = call("budget", "plan", "--n", 2000, "--d", 4, *options, code=2).stderr
+    assert message in " ".join(error.split())
 
 
 def test_budget_plan_of_rankings_and_metrics() -> None:

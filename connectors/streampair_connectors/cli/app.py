@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -534,7 +536,15 @@ def budget_plan(
         float, typer.Option(help="Privacy budget of a record; smaller is more private.")
     ] = 1.0,
     delta: Annotated[
-        float | None, typer.Option(help="The delta at which epsilon holds. Default: 1/n.")
+        float | None,
+        typer.Option(help="The delta at which epsilon holds. Default: 1/n, or 1 over the rows of --table."),
+    ] = None,
+    table: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ROWS",
+            help="Rows of a table that is learned before the stream; prints what both spend together.",
+        ),
     ] = None,
     positive_rate: Annotated[float, typer.Option(help="Guessed share of positives.")] = 0.5,
     auc: Annotated[
@@ -559,11 +569,13 @@ def budget_plan(
     Reads no data: a wrong guess makes the forecast wrong, and never the guarantee.
     """
     from streampair.privacy import EntityLimit, plan
-    from streampair_connectors.cli.budget import plan_dict, show_plan
+    from streampair_connectors.cli.budget import plan_dict, show_plan, show_table, table_spend
 
     with _errors(as_json):
         settings = load_optional(config, overrides)
         features, one_hot = _features_of(d, settings)
+        if delta is None and table is not None and 1 <= table < math.inf:
+            delta = 1.0 / max(n, table)
         found = plan(
             n,
             features,
@@ -577,12 +589,16 @@ def budget_plan(
             gain=gain,
             one_hot=one_hot,
         )
+        spend = None if table is None else table_spend(found, table, entity=entity is not None)
         labels = None if settings is None else settings.label_input
         if as_json:
-            late = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
-            typer.echo(json.dumps({**plan_dict(found), **late}))
+            more: dict[str, Any] = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
+            more |= {} if spend is None else {"table": asdict(spend)}
+            typer.echo(json.dumps({**plan_dict(found), **more}))
         else:
             show_plan(found, Console(), None if labels is None else labels.wait)
+            if spend is not None:
+                show_table(spend, found, Console())
 
 
 def _features_of(d: int | None, config: Config | None) -> tuple[int, list[int]]:

@@ -7,8 +7,9 @@ import json
 import math
 import secrets
 import textwrap
+import warnings
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,17 @@ if TYPE_CHECKING:
     from streampair.privacy import PrivacyPlan
     from streampair_connectors.stores.spending import Budget, LaneBudget
 
-__all__ = ["application_card", "card", "chart", "plan_dict", "show_budget", "show_plan"]
+__all__ = [
+    "TableSpend",
+    "application_card",
+    "card",
+    "chart",
+    "plan_dict",
+    "show_budget",
+    "show_plan",
+    "show_table",
+    "table_spend",
+]
 
 _MARKS = "ABCDEFGH"
 _MODELS = {
@@ -149,6 +160,98 @@ def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> 
         f"{found.measure} and loss are means of simulated runs, and four of five losses are in the band. "
         "These runs have normal records, correlated features, and bounds at 2 to 8 standard deviations"
         f"{', and string fields' if found.one_hot else ''}: compare mechanisms by them.",
+        highlight=False,
+    )
+
+
+@dataclass(frozen=True)
+class TableSpend:
+    """What a person spends who is in a table and in the stream after it.
+
+    Attributes
+    ----------
+    rows
+        Rows of the table.
+    mu_history, mu_stream, mu_both
+        Spend in mu-GDP of `history.Job`, of the stream, and of both.
+    epsilon_both
+        Epsilon of both at the delta of the plan.
+    epsilon_each
+        The epsilon with which both together have the epsilon of the plan.
+    doubts
+        Warnings about the budget for so many rows.
+    """
+
+    rows: int
+    mu_history: float
+    mu_stream: float
+    mu_both: float
+    epsilon_both: float
+    epsilon_each: float
+    doubts: tuple[str, ...]
+
+
+def table_spend(found: PrivacyPlan, rows: float, *, entity: bool) -> TableSpend:
+    """Account for a table that is learned before the stream, with the same epsilon and delta.
+
+    Parameters
+    ----------
+    found
+        The plan of the stream.
+    rows
+        Rows of the table.
+    entity
+        Whether the stream protects entities.
+
+    Raises
+    ------
+    ConfigError
+        If no job learns from such a table.
+    """
+    from streampair import auc, history, ranking
+    from streampair.errors import PrivacyWarning
+    from streampair.privacy import compose
+    from streampair.privacy.accounting import doubts, promised_epsilon
+
+    if found.family == "metric" or entity:
+        raise ConfigError(
+            "--table counts one row of a table that auc.PairFTRL or ranking.PairFTRL learns"
+            + (", and --entity all records of an entity" if entity else ""),
+            fix="leave out --table" + (", or --entity" if entity else ", or choose another --family"),
+        )
+    names, count = [f"x{i}" for i in range(found.d)], int(rows) if rows.is_integer() else rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # they are printed
+        learner = (
+            auc.PairFTRL(found.epsilon, found.delta, features=names)
+            if found.family == "auc"
+            else ranking.PairFTRL(found.epsilon, found.delta, relevance=(0.0, 1.0), features=names)
+        )
+        job = history.Job(learner, label="label", rows=count, row_id="id", salt="a plan")  # type: ignore[arg-type]
+    mu = job.releases[0].replace
+    both = compose([mu, found.mu])
+    return TableSpend(
+        rows=int(rows),
+        mu_history=mu,
+        mu_stream=found.mu,
+        mu_both=both,
+        epsilon_both=promised_epsilon(both, found.delta),
+        epsilon_each=promised_epsilon(found.mu / math.sqrt(2.0), found.delta),
+        doubts=tuple(
+            text for text in doubts(found.epsilon, found.delta, int(rows), "rows") if text not in found.doubts
+        ),
+    )
+
+
+def show_table(spend: TableSpend, found: PrivacyPlan, console: Console) -> None:
+    """Print what the table, the stream and both spend."""
+    for text in spend.doubts:
+        console.print(f"warning: {text}", highlight=False, markup=False)
+    console.print(
+        f"A table of {spend.rows:,} rows (history.Job) spends epsilon {found.epsilon:g} (mu "
+        f"{spend.mu_history:.4g}), the stream epsilon {found.epsilon:g} (mu {spend.mu_stream:.4g}). A person "
+        f"in both spends epsilon {spend.epsilon_both:.4g} at delta {found.delta:.3g} (mu "
+        f"{spend.mu_both:.4g}). For {found.epsilon:g} together give each {spend.epsilon_each:.4g}.",
         highlight=False,
     )
 
