@@ -285,7 +285,9 @@ def _found(work: Pass, parts: Sequence[Part], pool: Pool | None) -> Iterator[Any
         return
     waiting: deque[Future[Any]] = deque()
     try:
-        for part in parts:
+        for part in parts[:1]:
+            yield work.part(part)  # which compiles kernels once, before all processes would
+        for part in parts[1:]:
             waiting.append(pool.executor.submit(work.part, part))
             if len(waiting) > 2 * pool.processes:
                 yield waiting.popleft().result()
