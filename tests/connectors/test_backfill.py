@@ -272,7 +272,10 @@ def wait_for_children() -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             children.append(psutil.Process(pid))
     _, alive = psutil.wait_procs(children, 60)
-    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    for process in left:
+        process.kill()
+    assert not left
 
 
 def test_ctrl_c_ends_all_processes_at_once(folder: Path) -> None:
