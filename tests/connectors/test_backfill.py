@@ -559,7 +559,7 @@ def test_label_and_id_of_the_lane_are_no_features_of_a_table(folder: Path) -> No
 
 
 def test_small_tables_are_read_by_one_process() -> None:
-    assert backfill._processes(999_999) == 1
+    assert backfill._processes(9_999_999) == 1
     assert backfill._processes(10**12) == (os.cpu_count() or 1)
 
 

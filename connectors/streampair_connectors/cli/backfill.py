@@ -29,7 +29,7 @@ from streampair_connectors.worker.factory import build_learner
 __all__ = ["backfill"]
 
 _LOG_EVERY = 10.0  # seconds
-_ROWS_OF_A_PROCESS = 1_000_000  # a second of work
+_ROWS_OF_A_PROCESS = 10_000_000  # which take longer than the start of a process
 log = logs.get_logger(__name__)
 
 Columns = Annotated[
@@ -79,7 +79,7 @@ def backfill(
     processes: Annotated[
         int | None,
         typer.Option(
-            "--processes", min=1, help="Processes that read. Default: one a core, and for a million rows."
+            "--processes", min=1, help="Processes that read. Default: one a core, and for ten million rows."
         ),
     ] = None,
     new_attempt: Annotated[
