@@ -396,7 +396,9 @@ class Model:
         A private learner scores with the model until its warm-up has ended. Then its learning begins at the
         model's weights, in its own coordinates (docs/privacy, Lemma 97). Without `features=` its features are
         those of the model. Budgets add: `mu^2` of the model's releases and of the learner's own, for it is
-        not known whether both learned from the same people.
+        not known whether both learned from the same people. A model of `streampair.history` brings the
+        released moments of its table, which a learner of the same features by second moments pools with its
+        own until they differ (docs/privacy, Lemma 99).
 
         Examples
         --------
