@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
+from streampair.kernels.vectors import MAX_FINITE
 
 Word = np.uint64
 Words = NDArray[np.uint64]
@@ -34,7 +35,7 @@ def design_columns(raw: Array, scaling: Array, cap: float, out: Array, labels: A
         total = squares[j % 4 if j < d - d % 4 else 0]
         a, b, m, f = scale[j], shift[j], mean[j], factor[j]
         for r in range(n):
-            labels[r] += 0.0 * values[r]  # NaN where a value is not finite
+            labels[r] = labels[r] if abs(values[r]) <= MAX_FINITE else math.nan
             value = min(max(values[r], -1e100), 1e100) * a + b
             value = (min(max(value, -1.0), 1.0) - m) * f
             value = min(max(value, -cap), cap)
@@ -62,13 +63,13 @@ def ball_steps(columns: Array, labels: Array, steps: float) -> None:
     for j in range(d):
         x = columns[j]
         for r in range(n):
-            k = math.floor(x[r] * steps + 0.5)
+            k = np.floor(x[r] * steps + 0.5)
             near[r] += k * k  # integers of at most 2^53, so the sum is exact
     for j in range(d):
         x = columns[j]
         for r in range(n):
-            k = math.floor(x[r] * steps + 0.5)
-            x[r] = k if near[r] <= most else math.trunc(x[r] * steps)
+            k = np.floor(x[r] * steps + 0.5)
+            x[r] = k if near[r] <= most else np.trunc(x[r] * steps)
             short[r] += x[r] * x[r]
     for r in range(n):
         if not short[r] <= most or labels[r] != labels[r]:

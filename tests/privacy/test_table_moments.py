@@ -176,10 +176,11 @@ def test_a_row_of_a_table_is_the_vector_of_a_stream(path: Path) -> None:
         rng = np.random.default_rng(d)
         rows, vectors = rng.normal(size=(400, d)) * 2.0, np.empty((400, d))
         rows[::7] = rng.choice([0.0, 1e300, -1e300], (len(rows[::7]), d))
-        scaling = rng.uniform(-0.5, 0.5, (4, d))
+        scaling = rng.uniform(-2.0, 2.0, (4, d))
         prepare_rows(rows, scaling, True, design.cap, vectors, np.empty(400))
         columns, labels = np.empty((d, 400)), np.ones(400)
         table_sums.design_columns(rows.T.copy(), scaling, design.cap, columns, labels)
+        assert d == 1 or (np.linalg.norm(vectors, axis=1) > 1.0 - 1e-9).mean() > 0.3  # by their norm
         assert np.array_equal(columns.T, vectors)
 
 
