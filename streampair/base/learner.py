@@ -766,7 +766,7 @@ def _score_learn_many(self: Learner, X: Any, y: Any) -> Any:
     >>> from streampair import auc
     >>> X = np.array([[1.0], [0.0], [1.0], [0.5], [1.0]])
     >>> auc.PairOGD().score_learn_many(X, np.array([True, False, True, False, True])).round(2)
-    array([ 0.  ,  0.  ,  0.06, -0.03,  0.08])
+    array([ 0.  ,  0.  ,  0.06, -0.03,  0.1 ])
     """
     table, scores = self._with_rows(X, y, self._score_learn_rows)
     return table.series(np.empty(0) if scores is None else scores, None)

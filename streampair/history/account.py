@@ -109,8 +109,8 @@ class AttemptAccount:
             return count + 1
         last = self._last(stage)
         fix = (
-            "give new_attempt=True to release once more, which is charged as a release of its own, whatever "
-            "is in the table"
+            "give new_attempt=True (backfill: --new-attempt) to release once more, which is charged as a "
+            "release of its own, whatever is in the table"
         )
         if last.finished:
             raise PrivacyError(

@@ -918,6 +918,6 @@ def _check_once(ids: NDArray[np.uint64]) -> None:
     if again:
         raise RecordError(
             f"{again} row ids of the table occur twice, in two of its batches",
-            fix="give each batch once, and every row an id of its own; ids that are texts and all differ "
-            "share a hash once in thousands of tables: then give another salt",
+            fix="give each batch once, and every row an id of its own; two ids that are different strings "
+            "share a hash once in thousands of tables: then take whole numbers",
         )
