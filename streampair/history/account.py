@@ -96,7 +96,8 @@ class AttemptAccount:
             release. The number keeps the file from showing whether two attempts had the same sums. None: the
             sums are not known yet, and are not compared.
         new
-            Whether the operator asks for a further attempt, which is charged.
+            Whether the operator asks for a further attempt, which is charged. One that was interrupted is
+            finished first, if it had these sums.
 
         Raises
         ------
@@ -105,19 +106,23 @@ class AttemptAccount:
             one is asked for.
         """
         count = self.attempts(stage)
-        if new or not count:
-            return count + 1
+        if not count:
+            return 1
         last = self._last(stage)
         fix = (
             "give new_attempt=True (backfill: --new-attempt) to release once more, which is charged as a "
             "release of its own, whatever is in the table"
         )
         if last.finished:
+            if new:
+                return count + 1
             raise PrivacyError(
                 f"attempt {count} at stage {stage} has been released, as the account {self._path} says",
                 fix=fix,
             )
         if proof is not None and not hmac.compare_digest(last.sums, proof(count).hex()):
+            if new:
+                return count + 1
             raise PrivacyError(
                 f"attempt {count} at stage {stage} was interrupted, and had other sums: of another table, or "
                 f"under another key or version ({self._path})",

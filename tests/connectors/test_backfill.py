@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 from streampair import auc, history, models
 from streampair.engine import Record
 from streampair.history import jobs
+from streampair.privacy.mechanisms.table_moments import SumsRelease
 
 N = 3000
 KEY = bytes(range(32))
@@ -422,6 +423,26 @@ def test_a_new_attempt_that_was_interrupted_goes_on(folder: Path, monkeypatch: p
     assert account() == [(1, True), (2, True)] * 2
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_new_attempt_whose_file_could_not_be_written_is_finished_free(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stage: int
+) -> None:
+    made("t", "--processes", 1)
+
+    def full(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if stage == 1:
+            patch.setattr(SumsRelease, "draw", full)
+        else:
+            patch.setattr(backfill, "write_file", full)
+        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, "--new-attempt", code=130)
+    assert account() == [(1, True), (2, True), (1, stage == 2), *[(2, False)] * (stage == 2)]
+    made("t", "--processes", 1, "--new-attempt")
+    assert account() == [(1, True), (2, True)] * 2
+
+
 # ---- bad tables ------------------------------------------------------------------------------------------
 
 
@@ -476,6 +497,21 @@ def test_a_bad_cell_of_csv_is_not_quoted(folder: Path) -> None:
     for column, line in (("y", "0.1,0.1,secret,59999"), ("a", "secret,0.1,True,59999")):
         Path("x.csv").write_text("\n".join([*lines[:-1], line]))
         assert "x.csv cannot be read (ArrowInvalid)" in error("x.csv"), column
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b,y,id\n0.1,0.1,True,1\n0.1,0.1,True,2,secret\n", "x2.csv cannot be read: ArrowInvalid"),
+        ("0.1,secret,True,1\n0.2,0.2,True,2\n", "x2.csv has no column 'a'\n"),
+    ],
+)
+def test_a_later_file_of_csv_is_not_quoted(folder: Path, text: str, message: str) -> None:
+    frame(10).drop(columns="other").to_csv("x1.csv", index=False)
+    Path("x2.csv").write_text(text)
+    for tables_of in (["x1.csv", "x2.csv"], ["x2.csv"]):
+        assert "secret" not in (said := error(*tables_of))
+        assert message in said
 
 
 def test_what_the_configuration_lacks_is_named(folder: Path) -> None:

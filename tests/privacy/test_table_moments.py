@@ -390,12 +390,26 @@ def test_an_interrupted_attempt_is_finished_free_by_equal_sums_alone(
     with pytest.raises(PrivacyError, match="was interrupted, and had other sums"):
         first.standardised(sums, KEY[::-1], account=path)
     assert written(path) == [(1, False)]
-    second = first.standardised(sums, KEY, account=path)
+    # A new attempt is charged only where the interrupted one cannot be finished.
+    second = first.standardised(sums, KEY, account=path, new_attempt=True)
     assert written(path) == [(1, True)]
     # The same bits as without an interruption.
     assert first.standardised(sums, KEY, account=path.with_name("b.json")).digest == second.digest
     model = second.release(second.sums(columns), KEY, account=path)
     assert model.privacy["epsilon_spent"] == pytest.approx(1.0)
+
+
+def test_a_new_attempt_with_other_sums_than_an_interrupted_one_is_charged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, first = table(), job()
+    with monkeypatch.context() as patch:
+        crash(patch, True)
+        with pytest.raises(Crash):
+            first.standardised(first.sums(columns), KEY, account=path)
+    other = first.sums({**table(1), "id": columns["id"]})
+    first.standardised(other, KEY, account=path, new_attempt=True)
+    assert written(path) == [(1, False), (1, True)]
 
 
 def test_a_new_attempt_is_asked_for_and_charged_whatever_the_sums(path: Path) -> None:

@@ -201,7 +201,7 @@ def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[st
     try:
         dataset = ds.dataset(files, format=kind, partitioning="hive")
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(files[0], "" if kind == "csv" else str(error)) from None
+        raise _unreadable(files[0], type(error).__name__) from None
     features = declared.source_names() if declared.features is not None else None
     if features is None:
         taken = {*others, declared.label, declared.id, declared.time}
@@ -254,12 +254,18 @@ def _common_schema(dataset: Any, names: Sequence[str], numbers: set[str]) -> Any
         try:
             found = fragment.physical_schema
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(fragment.path, str(error)) from None
+            raise _unreadable(fragment.path, type(error).__name__) from None  # its text may quote a row
         of_path = ds.get_partition_keys(fragment.partition_expression)
         for name in names:
             if name not in found.names and name not in of_path:
+                # Names that a CSV file without a header seems to have are values.
+                known = (
+                    ""
+                    if fragment.format.default_extname == "csv"
+                    else f"; it has {', '.join(found.names[:8])}"
+                )
                 raise RecordError(
-                    f"{fragment.path} has no column {name!r}; it has {', '.join(found.names[:8])}",
+                    f"{fragment.path} has no column {name!r}{known}",
                     fix="correct input.features, input.label or the id; or give files with these columns",
                 )
         fields = [found.field(n) if n in found.names else dataset.schema.field(n) for n in names]
