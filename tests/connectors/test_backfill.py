@@ -194,6 +194,24 @@ def test_a_later_record_of_csv_may_have_a_fraction(folder: Path) -> None:
     assert table.rows == 100
 
 
+def test_declared_values_of_csv_are_its_texts(folder: Path) -> None:
+    config = load_config(
+        configured(
+            folder,
+            declared='features = { a = [-1, 1], code = ["01", "02"], version = ["1.0", "1.10"], '
+            '"when.hour" = [0, 23] }\nfields = { when = "epoch-s" }',
+        )
+    )
+    lines = "a,code,version,when,y,id", "0,01,1.0,0,0,1", "1,02,1.10,3600,1,2", "0.5,,,7200,1,3"
+    Path("x.csv").write_text("\n".join(lines))
+    table = tables.open_table([folder / "x.csv"], config.input, ["y", "id"])
+    (batch,) = (batch.to_pandas() for part, _ in table.parts for batch in table.reader.batches(part))
+    names = ["a", "when.hour", "code=01", "code=02", "version=1.0", "version=1.10"]
+    assert set(config.input.feature_names()) == set(names)
+    wanted = [[0, 0, 1, 0, 1, 0], [1, 1, 0, 1, 0, 1], [0.5, 2, 0, 0, 0, 0]]
+    assert batch[names].astype(float).to_numpy().tolist() == wanted
+
+
 # ---- interrupted runs ------------------------------------------------------------------------------------
 
 KILLED = """
@@ -369,6 +387,55 @@ def test_sums_of_another_attempt_are_not_used(folder: Path, monkeypatch: pytest.
     partial.save(work, 1, work.part(_table().parts[0][0]))
     assert partial.load(work) == (1, work.part(_table().parts[0][0]))
     assert partial.load(passes.JobPass(_job(), _table().reader, 2)) == (0, None)
+
+
+@pytest.mark.parametrize("change", ["label", "features", "unit of a time", "declared values"])
+def test_sums_of_other_columns_are_not_used(folder: Path, change: str) -> None:
+    """Neither of a learner nor of a job, whose digests know no unit of a time."""
+    data = frame(400).assign(confirmed=frame(400)["y"], when=10**9 * np.arange(400), code="x")
+    parquet(data, folder / "c.parquet")
+
+    def reader(features: str, unit: str = "epoch-s") -> tables.Reader:
+        declared = f'features = {{ {features}, "when.hour" = [0, 23] }}\nfields = {{ when = "{unit}" }}'
+        found = load_config(configured(folder, declared=declared)).input
+        return tables.open_table([Path("c.parquet")], found, ["y", "confirmed", "id"]).reader
+
+    before = after = reader('a = [-1, 1], code = ["x", "y"]')
+    if change == "features":
+        after = reader('b = [-1, 1], code = ["x", "y"]')
+    elif change == "unit of a time":
+        after = reader('a = [-1, 1], code = ["x", "y"]', "epoch-ms")
+    elif change == "declared values":
+        after = reader('a = [-1, 1], code = ["x", "z"]')
+    names = [
+        [kind(auc.PairMoments(), read, label).name for kind in (passes.InOrder, passes.MomentsPass)]
+        + [passes.JobPass(_job(), read, 1).name] * (change != "label")  # which the job has in its digest
+        for read, label in ((before, "y"), (after, "confirmed" if change == "label" else "y"))
+    ]
+    assert all(one != other for one, other in zip(*names, strict=True))
+
+
+def test_a_run_that_was_interrupted_does_not_go_on_with_another_label(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(folder, "auc.PairMoments", "")
+    for file, rows in (("1", frame().iloc[:1500]), ("2", frame().iloc[1500:])):
+        parquet(rows.assign(other=~rows["y"]), folder / "t" / f"{file}.parquet")
+    right = made("t", "--processes", 1, "--label", "other")
+    true, read = passes.MomentsPass.part, list[int]()
+
+    def part(self: passes.MomentsPass, part: Any) -> Any:
+        read.append(1)
+        if len(read) == 3:
+            raise KeyboardInterrupt
+        return true(self, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "_SAVE_EVERY", -1.0)
+        patch.setattr(passes.MomentsPass, "part", part)
+        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, code=130)
+    assert Path("start.json.sums").exists()
+    assert made("t", "--processes", 1, "--label", "other") == right
 
 
 def _job() -> history.Job:

@@ -60,7 +60,7 @@ class JobPass:
 
     def __init__(self, job: Job, reader: Reader, attempt: int) -> None:
         self.job, self.reader = job, reader
-        self.name = f"{job.digest} attempt {attempt}"
+        self.name = f"{job.digest} attempt {attempt} {reader.digest}"
 
     def part(self, part: Part) -> Sums:
         """Sums of a part."""
@@ -94,7 +94,7 @@ class InOrder:
 
     def __init__(self, learner: Any, reader: Reader, label: str) -> None:
         self.learner, self.reader, self.label = learner, reader, label
-        self.name = f"{type(learner).__module__}.{learner!r}"
+        self.name = f"{type(learner).__module__}.{learner!r} {label!r} {reader.digest}"
 
     def part(self, part: Part) -> Iterator[Any]:
         """The batches of a part."""

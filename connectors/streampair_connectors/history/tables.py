@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,13 @@ class Reader:
     schema: Any
     categories: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     times: tuple[tuple[str, tuple[str, str, str]], ...]
+
+    @property
+    def digest(self) -> str:
+        """A digest of what is read, and how."""
+        columns = [(field.name, str(field.type)) for field in self.schema]
+        plain = repr((columns, self.categories, self.times))
+        return hashlib.blake2b(plain.encode(), digest_size=32).hexdigest()
 
     def batches(self, part: Part) -> Iterator[Any]:
         """The rows of a part, in order, as Arrow tables of bounded size.
@@ -206,8 +213,11 @@ def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[st
     if features is None:
         taken = {*others, declared.label, declared.id, declared.time}
         features = [name for name in dataset.schema.names if name not in taken]
-    schema = _common_schema(dataset, [*features, *others], set(features) if kind == "csv" else set())
     categories = declared.categories()
+    texts = set() if categories is None else set(map(str, categories.places))
+    numbers = set(features) - texts - {time for time, _ in declared.time_parts().values()}
+    types = dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(texts, pa.string())
+    schema = _common_schema(dataset, [*features, *others], types if kind == "csv" else {})
     reader = Reader(
         schema,
         ()
@@ -247,8 +257,8 @@ def _is_data(path: Path) -> bool:
     return not any(name.startswith((".", "_")) for name in path.parts)
 
 
-def _common_schema(dataset: Any, names: Sequence[str], numbers: set[str]) -> Any:
-    """The types of the columns, which are the same in every file; `numbers`: what CSV has as doubles."""
+def _common_schema(dataset: Any, names: Sequence[str], of_csv: Mapping[str, Any]) -> Any:
+    """The types of the columns, the same in every file; `of_csv`: those of columns that look like numbers."""
     common: Any = None
     for fragment in dataset.get_fragments():
         try:
@@ -271,7 +281,9 @@ def _common_schema(dataset: Any, names: Sequence[str], numbers: set[str]) -> Any
         fields = [found.field(n) if n in found.names else dataset.schema.field(n) for n in names]
         columns = pa.schema(
             [
-                f.with_type(pa.float64()) if f.name in numbers and _is_number(f.type) else f.remove_metadata()
+                (
+                    f.with_type(of_csv[f.name]) if f.name in of_csv and _is_number(f.type) else f
+                ).remove_metadata()
                 for f in fields
             ]
         )
@@ -286,7 +298,7 @@ def _common_schema(dataset: Any, names: Sequence[str], numbers: set[str]) -> Any
 
 
 def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
 
 
 def _parts(dataset: Any) -> Iterator[tuple[Part, int]]:
