@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -34,6 +35,7 @@ from typer.testing import CliRunner
 
 from streampair import auc, history, models
 from streampair.engine import Record
+from streampair.errors import StoreError
 from streampair.history import jobs
 from streampair.privacy.mechanisms.table_moments import SumsRelease
 
@@ -436,6 +438,39 @@ def test_a_run_that_was_interrupted_does_not_go_on_with_another_label(
         call("fraud.toml", "t", "--output", "start.json", "--processes", 1, code=130)
     assert Path("start.json.sums").exists()
     assert made("t", "--processes", 1, "--label", "other") == right
+
+
+def test_sums_are_written_to_a_new_file_that_others_cannot_read(folder: Path) -> None:
+    work, part = passes.JobPass(_job(), _table().reader, 1), Path(".sums.part")
+    partial = passes.Partial(Path("sums"), "fingerprint")
+    Path("elsewhere").touch()
+    for left in (lambda: part.touch(0o644), lambda: part.symlink_to("elsewhere")):
+        left()
+        partial.save(work, 1, work.part(_table().parts[0][0]))
+        assert stat.S_IMODE(Path("sums").lstat().st_mode) == 0o600
+    assert Path("elsewhere").read_bytes() == b""
+
+
+def test_a_lock_that_its_owner_removed_meanwhile_is_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, true, calls = Path("x.lock"), fcntl.flock, list[int]()
+
+    def flock(descriptor: int, how: int) -> None:
+        if not calls:
+            path.unlink()  # as another process does at its end
+        calls.append(1)
+        true(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with passes.lock(path), pytest.raises(StoreError, match="it has locked"), passes.lock(path):
+        pass
+    assert not path.exists()
+
+
+def test_an_error_in_the_body_of_a_lock_is_not_one_of_the_lock(folder: Path) -> None:
+    with pytest.raises(BlockingIOError), passes.lock(Path("x.lock")):
+        raise BlockingIOError  # as where no more processes may begin
 
 
 def _job() -> history.Job:

@@ -193,7 +193,8 @@ class Partial:
         state = work.state(total)
         data = pack({"table": self._fingerprint, "pass": work.name, "done": done, "total": state})
         part = self.path.with_name(f".{self.path.name}.part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        part.unlink(missing_ok=True)  # of a run that was killed; a new file has this mode, and is no link
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
@@ -210,22 +211,35 @@ def lock(path: Path) -> Iterator[None]:
     StoreError
         If another one does, or the folder cannot be written.
     """
+    descriptor = _locked(path)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror}", fix="give a path in a folder that can be written"
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
         path.unlink(missing_ok=True)
-    except BlockingIOError:
-        raise StoreError(
-            f"another process makes the same file: it has locked {path}", fix="wait until it has ended"
-        ) from None
     finally:
         os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor of the file that has this name, locked."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be written: {error.strerror}",
+                fix="give a path in a folder that can be written",
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise StoreError(
+                f"another process makes the same file: it has locked {path}", fix="wait until it has ended"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        os.close(descriptor)  # the process that had it has removed it between the two calls
 
 
 class Pool(NamedTuple):
