@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -456,11 +457,11 @@ def test_a_lock_that_its_owner_removed_meanwhile_is_none(
 ) -> None:
     path, true, calls = Path("x.lock"), fcntl.flock, list[int]()
 
-    def flock(descriptor: int, how: int) -> None:
+    def flock(descriptor: int, operation: int) -> None:
         if not calls:
             path.unlink()  # as another process does at its end
         calls.append(1)
-        true(descriptor, how)
+        true(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with passes.lock(path), pytest.raises(StoreError, match="it has locked"), passes.lock(path):
@@ -543,6 +544,25 @@ def test_a_new_attempt_whose_file_could_not_be_written_is_finished_free(
     assert account() == [(1, True), (2, True), (1, stage == 2), *[(2, False)] * (stage == 2)]
     made("t", "--processes", 1, "--new-attempt")
     assert account() == [(1, True), (2, True)] * 2
+
+
+def test_sums_of_a_model_that_has_been_released_are_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a run that was killed between the end of its attempt and their removal."""
+    sums, true = Path("start.json.sums"), backfill.write_file
+
+    def write(path: Path, data: bytes) -> None:
+        shutil.copy(sums, "kept")
+        true(path, data)
+
+    monkeypatch.setattr(backfill, "write_file", write)
+    made("t", "--processes", 1)
+    assert not sums.exists()
+    Path("start.json").unlink()
+    Path("kept").rename(sums)
+    assert "attempt 1 at stage 2 has been released" in error("t")
+    assert not sums.exists()
 
 
 # ---- bad tables ------------------------------------------------------------------------------------------
@@ -629,6 +649,32 @@ def test_what_the_configuration_lacks_is_named(folder: Path) -> None:
         assert message in error("t", code=2)
     Path("fraud.toml").write_text(text.replace('id = "id"\n', ""))
     made("t", "--row-id", "id", "--label", "y", "--processes", 1)
+
+
+@pytest.mark.parametrize("ending", ["sums", "lock"])
+def test_the_account_is_no_file_that_a_run_removes(folder: Path, ending: str) -> None:
+    made("t", "--processes", 1)
+    Path("start.json").unlink()
+    path = Path("fraud-history.account.json").rename(f"start.json.{ending}")
+    assert "is the same file as that of the" in error("t", "--account", path, "--new-attempt", code=2)
+    assert account(str(path)) == [(1, True), (2, True)]
+
+
+@pytest.mark.parametrize("option", [("--row-id", "id"), ("--account", "account.json"), ("--new-attempt",)])
+def test_options_of_private_learners_are_refused_for_others(folder: Path, option: tuple[str, ...]) -> None:
+    configured(folder, "auc.PairMoments", "", declared="")
+    assert f"{option[0]} is for private learners, and PairMoments is not" in error("t", *option, code=2)
+
+
+def test_a_label_or_an_id_that_is_a_feature_is_refused_before_the_table_is_read(folder: Path) -> None:
+    declared = FEATURES.replace("}", ', "when.hour" = [0, 23] }\nfields = { when = "epoch-s" }')
+    configured(folder, declared=declared)
+    for option, what in (("--label", "the label"), ("--row-id", "the id of a row")):
+        for name in ("a", "when"):
+            message = f"the column '{name}' is {what}, and a feature too"
+            assert message in error("t", option, name, code=2)
+    configured(folder, "auc.PairMoments", "")
+    assert "the column 'a' is the label, and a feature too" in error("t", "--label", "a", code=2)
 
 
 @pytest.mark.parametrize("name", ["auc.PrivateForest", "auc.OnPairC", "preprocessing.RandomFourier"])

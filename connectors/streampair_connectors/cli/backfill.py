@@ -18,7 +18,7 @@ from rich.text import Text
 from streampair import auc, models, ranking
 from streampair.base.forest import ForestLearner
 from streampair.base.online import OnlinePairLearner
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, PrivacyError
 from streampair.history import Job
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
@@ -131,23 +131,16 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
         raise ConfigError("the model is written to a file", fix="name it with --output start.json")
     learner = _learner(config)
     private = isinstance(learner, auc.PairFTRL | ranking.PairFTRL)
-    label = wanted.label or config.input.label
-    row_id = wanted.row_id or config.input.id
-    if label is None:
-        raise ConfigError("the label of the table is not known", fix="name its column with --label")
-    if private and row_id is None:
-        raise ConfigError(
-            "what names each row is not known",
-            fix="name the column of an id with input.id, or with --row-id",
-        )
-    table = open_table(wanted.tables, config.input, [label, row_id] if private and row_id else [label])
+    label, row_id = _columns(config, wanted, private)
+    table = open_table(wanted.tables, config.input, [label] if row_id is None else [label, row_id])
     files = {f"the table {file}": file for file in table.files}
     known = {name: file for name, file in files_of(config).items() if name != "learner.start"}
     account = wanted.account or _account(config)
-    check_outputs({"--output": wanted.output, "--account": account if private else None}, {**known, **files})
-    place = wanted.output.with_name(f"{wanted.output.name}.sums")
+    place, locked = _derived(wanted.output, "sums"), _derived(wanted.output, "lock")
+    outputs = {"--output": wanted.output, "the sums of --output": place, "the lock of --output": locked}
+    check_outputs({**outputs, "--account": account if private else None}, {**known, **files})
     processes = min(wanted.processes or _processes(table.rows), len(table.parts))
-    with lock(wanted.output.with_name(f"{wanted.output.name}.lock")), readers(processes) as pool:
+    with lock(locked), readers(processes) as pool:
         partial = Partial(place, table.fingerprint())
 
         def read(work: Any, what: str) -> Any:
@@ -155,8 +148,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
                 return run_pass(work, table, partial, pool, progress)
 
         result: dict[str, Any] = {"output": str(wanted.output), "rows": table.rows}
-        if private:
-            assert row_id is not None
+        if row_id is not None:
             job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
             model = _release(config, job, table, row_id, wanted, read)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
@@ -174,6 +166,49 @@ def _processes(rows: int) -> int:
     """Processes that are worth their start of some seconds."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 1 + rows // _ROWS_OF_A_PROCESS)
+
+
+def _derived(output: Path, ending: str) -> Path:
+    """A file that a run has beside the one that it makes."""
+    return output.with_name(f"{output.name}.{ending}")
+
+
+def _columns(config: Config, wanted: Request, private: bool) -> tuple[str, str | None]:
+    """The column of the label, and that of the id of a row, which is None without privacy.
+
+    Raises
+    ------
+    ConfigError
+        If one is not known, or is a feature; or an option is given that is for private learners alone.
+    """
+    label = wanted.label or config.input.label
+    row_id = (wanted.row_id or config.input.id) if private else None
+    if label is None:
+        raise ConfigError("the label of the table is not known", fix="name its column with --label")
+    if private and row_id is None:
+        raise ConfigError(
+            "what names each row is not known",
+            fix="name the column of an id with input.id, or with --row-id",
+        )
+    options = {
+        "--row-id": wanted.row_id,
+        "--account": wanted.account,
+        "--new-attempt": wanted.new_attempt,
+    }
+    for option, value in options.items():
+        if value and not private:
+            raise ConfigError(
+                f"{option} is for private learners, and {config.learner.label()} is not private",
+                fix=f"leave {option} out",
+            )
+    features = [] if config.input.features is None else config.input.source_names()
+    for what, name in (("the label", label), ("the id of a row", row_id)):
+        if name in features:
+            raise ConfigError(
+                f"the column {name!r} is {what}, and a feature too",
+                fix="name another column, or leave it out of input.features",
+            )
+    return label, row_id
 
 
 def _account(config: Config) -> Path:
@@ -228,7 +263,11 @@ def _release(
             log.warning("ids_not_compared", rows=table.rows, next_step="check that no two rows have one id")
         sums = read(JobPass(job, table.reader, number), "rows, stage 1 of 2")
         second = job.standardised(sums, key, account=account, new_attempt=new)
-    number = second.next_attempt(account, new_attempt=new)
+    try:
+        number = second.next_attempt(account, new_attempt=new)
+    except PrivacyError:  # the model has been released: what a run left that died after it is of no use
+        _derived(wanted.output, "sums").unlink(missing_ok=True)
+        raise
     sums = read(JobPass(second, table.reader, number), "rows, stage 2 of 2")
 
     def save(model: models.Model) -> None:
