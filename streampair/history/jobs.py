@@ -884,10 +884,19 @@ def fit(
             f"a {type(batches).__name__} can be read once, and there are two stages",
             fix="give a list of batches, or an object whose __iter__ reads the table from its beginning",
         )
-    second = None if new_attempt else job.resumed(account)
+    second = second_stage(job, account, new_attempt=new_attempt)
     if second is None:
         second = job.standardised(_total(job, batches), key, account=account, new_attempt=new_attempt)
     return second.release(_total(second, batches), key, account=account, new_attempt=new_attempt)
+
+
+def second_stage(job: Job, account: str | Path, *, new_attempt: bool) -> Job | None:
+    """`Job.resumed`; of a new attempt, only if its first stage has been released, and its second has not."""
+    second = job.resumed(account)
+    if second is not None and new_attempt:
+        made = [stage.next_attempt(account, new_attempt=True) for stage in (job, second)]
+        second = second if made[0] > made[1] else None
+    return second
 
 
 def _total(job: Job, batches: Iterable[Any]) -> Sums:

@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 from streampair import auc, history, metric, models, privacy, ranking
 from streampair.errors import ConfigError, PrivacyError, PrivacyWarning, RecordError, StreampairError
 from streampair.history import Job
+from streampair.privacy.mechanisms.table_moments import SumsRelease
 
 KEY = bytes(range(32))
 N = 500
@@ -126,6 +127,28 @@ def test_a_wide_table_and_text_labels(tmp_path: Path) -> None:
     assert again.metadata["history"]["assumed"] == list(history.ASSUMED)
     assert again.metadata["history"]["rows"] == 3000
     assert again.metadata["history"]["sample"] == one.sums(table).taken
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_new_attempt_of_a_fit_that_was_interrupted_is_finished_free(
+    stage: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, table, account = job(), [frame()], tmp_path / "a"
+    history.fit(one, table, KEY, account=account)
+    draw, drawn = SumsRelease.draw, list[int]()
+
+    def dies(self: SumsRelease, sums: Any, stream: Any) -> Any:
+        drawn.append(1)
+        if len(drawn) == stage:
+            raise KeyboardInterrupt
+        return draw(self, sums, stream)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SumsRelease, "draw", dies)
+        with pytest.raises(KeyboardInterrupt):
+            history.fit(one, table, KEY, account=account, new_attempt=True)
+    model = history.fit(one, table, KEY, account=account, new_attempt=True)
+    assert model.metadata["history"]["attempts"] == [2, 2]
 
 
 def test_a_null_row_adds_nothing_whatever_its_label(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from streampair.base.forest import ForestLearner
 from streampair.base.online import OnlinePairLearner
 from streampair.errors import ConfigError, PrivacyError
 from streampair.history import Job
+from streampair.history.jobs import second_stage
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
 from streampair_connectors.config import Config, load_config
@@ -252,11 +253,7 @@ def _release(
             fix="make one with: streampair key --output noise.key, and name it; the worker uses it, too",
         )
     new, account = wanted.new_attempt, wanted.account or _account(config)
-    second = job.resumed(account)
-    if second is not None and new:
-        # An attempt whose first stage has been released goes on with the second one.
-        made = [stage.next_attempt(account, new_attempt=True) for stage in (job, second)]
-        second = second if made[0] > made[1] else None
+    second = second_stage(job, account, new_attempt=new)
     if second is None:
         number = job.next_attempt(account, new_attempt=new)
         if not job.check_ids(table.column(row_id)):
