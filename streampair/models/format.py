@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, SnapshotError
+from streampair.privacy.mechanisms.start_moments import check_release
 from streampair.steps import Parts
 
 __all__ = [
@@ -276,9 +277,7 @@ class ReleasedMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def array(self, d: int) -> NDArray[np.float64]:
         """The sums, (d (d + 1) / 2 + d,); ValueError if a number of the release cannot be."""
         found = self.sums.numbers("sums", d * (d + 1) // 2 + d)
-        positive = (self.rows, self.sigma, self.sample, self.sample_sigma)
-        if not all(0.0 < number < math.inf for number in positive) or not -1.0 < self.centre < 1.0:
-            raise ValueError("moments that no release has")
+        check_release(self.rows, self.sigma, self.sample, self.sample_sigma, self.centre)
         return found
 
 

@@ -175,7 +175,7 @@ def _moments_of(document: LinearModel, learner: PrivateLearner) -> StartMoments 
     assert scaling.mean is not None
     assert scaling.factor is not None
     assert scaling.cap is not None
-    return StartMoments(
+    moments = StartMoments(
         second=second,
         cross=cross.copy(),
         rows=found.rows,
@@ -187,6 +187,14 @@ def _moments_of(document: LinearModel, learner: PrivateLearner) -> StartMoments 
         sample=found.sample,
         sample_sigma=found.sample_sigma,
     )
+    try:
+        moments.check()
+    except ValueError as error:
+        raise ConfigError(
+            f"the model is damaged: it has {error}",
+            fix="give the file that streampair.history wrote, or begin without the model",
+        ) from error
+    return moments
 
 
 def _account_of(document: LinearModel, learner: PrivateLearner, public: bool) -> StartAccount:

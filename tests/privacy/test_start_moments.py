@@ -19,10 +19,10 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from streampair import auc, history, models, privacy, ranking
-from streampair.errors import SnapshotError
+from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import compose
 from streampair.privacy.mechanisms import start_moments
-from streampair.privacy.mechanisms.second_moments import plan_second_moments, ridge_of
+from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, plan_second_moments, ridge_of
 from streampair.privacy.mechanisms.start_moments import RUNS_A_DROP, StartMoments, most_squares
 from streampair.privacy.noise import BLTNoise
 
@@ -296,6 +296,14 @@ def test_means_are_compared_within_noise_and_sampling(model: models.Model) -> No
     assert not moments.has_means(moments.mean, moments.centre + 0.5, noise, 10_000)
 
 
+def test_means_of_a_rare_class_are_compared_as_the_table_clips_them(model: models.Model) -> None:
+    """Of 0.2 % of one class, which the table has as 1 %, in a sample and a warm-up that would tell."""
+    for side in (-1.0, 1.0):
+        moments = replace(moments_of(model), centre=side * MOST_CENTRE, sample=10**6)
+        for label, same in ((0.996, True), (1.0, True), (0.98, True), (0.9, False), (-0.996, False)):
+            assert moments.has_means(moments.mean, side * label, 1e-12, 10**6) is same
+
+
 # ---- where moments are used ----------------------------------------------------------------------------
 
 
@@ -427,7 +435,10 @@ def test_a_state_of_a_learner_that_began_otherwise_is_refused(model: models.Mode
 
 def test_a_damaged_file_is_refused(model: models.Model) -> None:
     good = json.loads(models.dumps(model))
-    for name, value in (("rows", 0), ("sigma", -1.0), ("sample", 0), ("centre", 1.5), ("sample_sigma", 0.0)):
+    for name, value in (
+        *(("rows", 0), ("sigma", -1.0), ("sample", 0), ("centre", 1.5), ("sample_sigma", 0.0)),
+        *(("rows", 10**400), ("sample", 2**31), ("sigma", 1e300), ("sigma", 1e-160), ("centre", 0.99)),
+    ):
         fields = json.loads(json.dumps(good))
         fields["moments"][name] = value
         with pytest.raises(SnapshotError, match="damaged"):
@@ -435,6 +446,29 @@ def test_a_damaged_file_is_refused(model: models.Model) -> None:
     for change in ({"scaling": None}, {"features": [*good["features"], "new"]}):
         with pytest.raises(SnapshotError, match="damaged"):
             models.loads(json.dumps({**good, **change}).encode())
+
+
+@pytest.mark.parametrize(
+    ("part", "what"),
+    [
+        ({"factor": [0.0, 1.0, 1.0, 1.0]}, "standardisation"),
+        ({"factor": [-1.0, 1.0, 1.0, 1.0]}, "standardisation"),
+        ({"factor": [1e60, 1.0, 1.0, 1.0]}, "standardisation"),
+        ({"cap": 1e300}, "standardisation"),
+        ({"mean": [1e300, 0.0, 0.0, 0.0]}, "moments"),
+    ],
+)
+def test_a_learner_begins_with_no_moments_that_its_state_could_not_have(
+    part: dict[str, Any], what: str, model: models.Model
+) -> None:
+    """Else it would write states that no learner can load."""
+    fields = json.loads(models.dumps(model))
+    fields["scaling"] |= part
+    edited, learner = models.loads(json.dumps(fields).encode()), lane(None)
+    with pytest.raises(ConfigError, match=what):
+        edited.to_online(learner)
+    teach(model.to_online(learner), table(WARM + 50, seed=2))
+    lane(None).load_state(learner.to_state())
 
 
 def test_no_noise_is_drawn_for_the_start(model: models.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,18 +17,32 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from streampair.kernels import numerics, symmetric, vectors
+from streampair.privacy.mechanisms.second_moments import MOST_CENTRE
+from streampair.privacy.mechanisms.table_moments import MOST_ROWS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = ["RUNS_A_DROP", "StartMoments", "largest_eigenvalue", "most_squares"]
+__all__ = ["RUNS_A_DROP", "StartMoments", "check_release", "largest_eigenvalue", "most_squares"]
 
 RUNS_A_DROP = 10_000
 """Of so many runs on the table's own distribution at most one drops its moments, over all of its releases."""
 
 _LN2 = 0.6931471805599453
+
+# The numbers of a release are far within these; beyond them squares and quotients overflow.
+_MOST_SIGMA = 1e30
+_MOST_SCALE = 1e50
+
+
+def check_release(rows: int, sigma: float, sample: int, sample_sigma: float, centre: float) -> None:
+    """Raise ValueError if these, of `StartMoments`, cannot be the numbers of a release."""
+    if not (0 < rows < MOST_ROWS and 0 < sample < MOST_ROWS and -MOST_CENTRE <= centre <= MOST_CENTRE):
+        raise ValueError("numbers that no release has")
+    if not all(1.0 / _MOST_SIGMA < each < _MOST_SIGMA for each in (sigma, sample_sigma)):
+        raise ValueError("noise that no release has")
 
 
 def most_squares(cells: int, look: int) -> float:
@@ -133,12 +147,14 @@ class StartMoments:
 
         Notes
         -----
+        The mean of the labels is clipped as that of the table was, which brings two means no farther apart.
         A difference is measured in standard deviations of a record, by the table's release. Its covariance
         is that of the noise and at most `r (1 / slots + 1 / sample)` for the sampling of records, r being
         the largest eigenvalue of the correlations.
         """
         d = len(self.mean)
         label_spread = math.sqrt(1.0 - self.centre * self.centre)
+        label = min(max(label, -MOST_CENTRE), MOST_CENTRE)  # the table's is clipped, too
         differences = np.append(mean - self.mean, label - self.centre)
         differences /= np.append(self.cap / (self.CAP * self.factor), label_spread)
         std = self.sample_sigma / self.sample  # of the table's means
@@ -254,11 +270,12 @@ class StartMoments:
 
     def check(self) -> None:
         """Raise ValueError if the numbers cannot be those of a release."""
-        parts = (self.second, self.cross, self.mean, self.factor)
-        if not all(np.isfinite(part).all() for part in parts) or not (self.factor > 0.0).all():
-            raise ValueError("numbers that no release has")
-        numbers = (self.rows, self.sigma, self.cap, self.sample, self.sample_sigma)
-        if not all(0.0 < number < math.inf for number in numbers) or not -1.0 < self.centre < 1.0:
-            raise ValueError("numbers that no release has")
+        parts = (self.second, self.cross, self.mean)
+        if not all((np.abs(part) < _MOST_SCALE).all() for part in parts):
+            raise ValueError("moments that no release has")
+        scales = np.append(self.factor, self.cap)
+        if not ((scales > 1.0 / _MOST_SCALE) & (scales < _MOST_SCALE)).all():
+            raise ValueError("a standardisation that no release has")
+        check_release(self.rows, self.sigma, self.sample, self.sample_sigma, self.centre)
         if not np.array_equal(self.second, self.second.T):
             raise ValueError("second moments that are not symmetric")
