@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +35,10 @@ BlockRows = NDArray[np.float64] | NDArray[np.float32]
 # A block is at most this large, so that what is reserved and not yet used is a small part of a long history.
 _BLOCK_BYTES = 1 << 20
 _FIRST_ROWS = 64
+
+# Above 1 by so much, a correlation of moments may be rounding; and sums of squares may lack what underflows.
+_ROUNDING = 1e-6
+_UNDERFLOW = 1e-300
 
 
 class RecordBlocks:
@@ -603,11 +608,23 @@ class BlockMoments(BufferStorage):
         others = np.delete(kept["counts"], pair_moments.LABEL)
         if (squares < 0.0).any() or (others < 0.0).any():
             raise ValueError("counts, or sums of squares, below 0")
+        _check_covariances(kept, squares)
         return kept
 
     def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
         for name, view in self.views(region, d, d).items():
             view[: len(kept[name])] = kept[name]
+
+
+def _check_covariances(kept: Mapping[str, Array], squares: Array) -> None:
+    """Refuse moments that the inequality of Cauchy and Schwarz rules out by more than rounding."""
+    spreads = np.sqrt(squares + _UNDERFLOW)
+    of_labels = math.sqrt(kept["counts"][pair_moments.LABELS] + _UNDERFLOW)
+    rows, columns = np.tril_indices(len(squares))
+    most = spreads[rows] * spreads[columns], spreads * of_labels
+    for values, bound in zip((kept["moments"], kept["first_moments"][1]), most, strict=True):
+        if (np.abs(values) > (1.0 + _ROUNDING) * bound).any():
+            raise ValueError("moments that are no covariances: a correlation above 1")
 
 
 def _rows(saved: Mapping[str, Any], shape: tuple[int, int]) -> Array:

@@ -171,6 +171,7 @@ def _add_statistics(learner: OnlinePairLearner, other: OnlinePairLearner, places
     spread = np.sqrt(np.where(dense, variance, variance + mean**2))
     of_two = np.where(dense & (low < high), 0.5 * (high - low), np.maximum(abs(low), abs(high)))
     spread = np.where(kinds & scaling.SCALED, spread, np.where(of_two > 0.0, of_two, 1.0))
+    large = spread >= scaling.LEAST_SPREAD
     for which, values in (
         (scaling.MEAN, mean),
         (scaling.VARIANCE, variance),
@@ -180,7 +181,7 @@ def _add_statistics(learner: OnlinePairLearner, other: OnlinePairLearner, places
         (scaling.CUTS, np.maximum(mine[scaling.CUTS], theirs[scaling.CUTS])),
         (scaling.REST, np.zeros(d)),
         (scaling.CENTRE, np.zeros(d)),  # of a dense column it is then restored
-        (scaling.UNIT, np.where(spread > 0.0, 1.0 / np.where(spread > 0.0, spread, 1.0), 0.0)),
+        (scaling.UNIT, np.where(large, 1.0 / np.where(large, spread, 1.0), 0.0)),
         (scaling.LOW, low),
         (scaling.HIGH, high),
     ):

@@ -31,7 +31,7 @@ import numpy as np
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import MOMENTS_REAL
 from streampair.kernels.ogd import first_large, link_record, published_score
-from streampair.kernels.scaling import UNIT, VECTORS, WEIGHTS, column, observe_row, weigh_all
+from streampair.kernels.scaling import LEAST_SPREAD, UNIT, VECTORS, WEIGHTS, column, observe_row, weigh_all
 from streampair.kernels.state import CAP, FILLED, HEADER, KEEP, L2, POLICY, RECORDS, D
 from streampair.kernels.symmetric import cholesky
 from streampair.kernels.vectors import MAX_ABS, dot, first_unusable, view
@@ -132,7 +132,7 @@ def _spreads(s: Array, n: float) -> Array:
     out = np.empty(d)
     for i in range(d):
         spread = math.sqrt(s[at + _triangle(cap) + i * (i + 3) // 2] / n)
-        out[i] = spread if spread > LEAST * abs(s[at + SCALARS + i]) else 0.0
+        out[i] = spread if spread > LEAST * abs(s[at + SCALARS + i]) and spread >= LEAST_SPREAD else 0.0
     return out
 
 

@@ -21,6 +21,8 @@ BEGUN
     Its weight was given, in units of the raw feature: until there are enough values the centre counts as 0
     and the spread as 1.
 
+A spread below LEAST_SPREAD counts as none: such a column does not count.
+
 With ``SCALE = 0`` no statistics are kept: centre 0 and spread 1 give the bits of unscaled features.
 """
 
@@ -89,6 +91,11 @@ MOST_CUTS = 1000.0
 ENOUGH = 30.0
 #: From so many values on the unit is measured at every eighth: a spread hardly moves, and roots are slow.
 SETTLED = 64.0
+
+#: Of a smaller spread the unit is 0: values are at most one over it, and squares of their product are finite.
+LEAST_SPREAD = 1e-50
+#: From this variance on `_observe_alike` knows that the spread stays above it.
+LEAST_VARIANCE = 2.0 * LEAST_SPREAD * LEAST_SPREAD
 
 #: The bits of a cell of a packed record that the record does not have.
 ABSENT_BITS = 0x7FFF_FFFF_FFFF_FFFF
@@ -192,7 +199,7 @@ def _measure(s: Array, i: int) -> None:
             spread = _spread(kind, mean, s[at + VARIANCE * cap])
         else:
             spread = _spread_of_two(kind, s[at + LOW * cap], s[at + HIGH * cap])
-        s[at + UNIT * cap] = 1.0 / spread if spread * spread > 0.0 else 0.0
+        s[at + UNIT * cap] = 1.0 / spread if spread >= LEAST_SPREAD else 0.0
     weigh(s, i)
 
 
@@ -446,7 +453,7 @@ def _observe_alike(s: Array, x: Array) -> bool:
     for i in range(x.shape[0]):
         off = x[i] - mean[i]
         # A variance of 0, or NaN, is unusual, too; and the third value of a column of two.
-        usual = (abs(off * unit[i]) <= REACH) & (variance[i] > 0.0)
+        usual = (abs(off * unit[i]) <= REACH) & (variance[i] >= LEAST_VARIANCE)
         usual &= (kinds[i] != DENSE) | (x[i] == lows[i]) | (x[i] == highs[i])
         unusual |= 0 if usual else 1
         offs[i] = off - rest[i]

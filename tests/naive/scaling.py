@@ -11,6 +11,7 @@ Record = dict[int, float]
 REACH = 5.0
 ENOUGH = 30
 SETTLED = 64
+LEAST_SPREAD = 1e-50
 
 
 class Column:
@@ -62,6 +63,14 @@ class Column:
         squares = ((v - around) ** 2 for v in self.values)
         return math.sqrt(math.fsum(share * s for share, s in zip(self.shares, squares, strict=True)))
 
+    @property
+    def spread_of_two(self) -> float:
+        """What counts as the spread while it has held at most two values."""
+        distinct = self.distinct or {0.0}
+        if self.dense and len(distinct) > 1:
+            return 0.5 * (max(distinct) - min(distinct))
+        return max(map(abs, distinct)) or 1.0  # a constant, or 0 and one value
+
     def observe(self, x: float) -> float:
         """The value as it is learned, after it has changed the statistics."""
         if self.fixed:
@@ -96,7 +105,7 @@ class Column:
 
     def nearer(self, x: float) -> float:
         """The value as it is learned: at most 5 spreads from the centre, twice as many after each cut."""
-        if math.isnan(x) or self.fixed or len(self.values) < ENOUGH or self.spread == 0.0:
+        if math.isnan(x) or self.fixed or len(self.values) < ENOUGH or 0.0 in (self.spread, self.unit):
             return x
         reach = REACH * 2.0 ** int(self.cuts) / self.unit
         return min(max(x, self.centre - reach), self.centre + reach)
@@ -111,14 +120,9 @@ class Column:
 
     def _measure(self) -> None:
         self.centre = self.mean if self.dense and not self.begun else 0.0
-        if self.scaled:
-            self.unit = 1.0 / self.spread if self.spread > 0.0 else 0.0
-        elif not self.begun:
-            distinct = self.distinct or {0.0}
-            if self.dense and len(distinct) > 1:
-                self.unit = 2.0 / (max(distinct) - min(distinct))
-            else:  # a constant, or 0 and one value
-                self.unit = 1.0 / (max(map(abs, distinct)) or 1.0)
+        if not self.begun:
+            spread = self.spread if self.scaled else self.spread_of_two
+            self.unit = 1.0 / spread if spread >= LEAST_SPREAD else 0.0
 
     def _change(self) -> None:
         """It is of another kind; its weight over its spread stays."""

@@ -279,6 +279,9 @@ def test_an_offset_changes_nothing() -> None:
         ({"counts": -np.ones(6)}, "below 0"),
         ({"first_moments": np.ones((1, 4))}, "another shape"),
         ({"rows": np.ones((70, 5))}, "another shape"),
+        ({"moments": np.array([1.0, 1.001, 1.0, *[0.0] * 2, 1.0, *[0.0] * 3, 1.0])}, "no covariances"),
+        ({"moments": np.array([1.0, -4.0, 9.0, *[0.0] * 2, 1.0, *[0.0] * 3, 1.0])}, "no covariances"),
+        ({"first_moments": np.array([[0.0] * 4, [0.0, 1e12, 0.0, 0.0]])}, "no covariances"),
     ],
 )
 def test_a_damaged_state_is_refused(change: dict[str, Any], what: str) -> None:
@@ -288,6 +291,19 @@ def test_a_damaged_state_is_refused(change: dict[str, Any], what: str) -> None:
     with pytest.raises(SnapshotError, match=what):
         model.load_state(state)
     assert frozen(model) == before
+
+
+@family_of
+@pytest.mark.parametrize("half_life", [None, 3])
+def test_moments_of_copies_and_of_any_size_are_covariances(family: str, half_life: int | None) -> None:
+    """A correlation of 1 up to rounding, constants, sums of squares that underflow: the state is loaded."""
+    model = FAMILIES[family](half_life=half_life)
+    for t, (x, y) in enumerate(numbers(family, 400)):
+        f = x["f0"]
+        more = {"copy": -3.0 * f, "far": 1e8 + 1e-7 * f, "one": 0.1, "tiny": 1e-165 * f, "huge": 1e48 * f}
+        model.learn_one({**x, **more}, y)
+        if t % 7 == 0:
+            FAMILIES[family](half_life=half_life).load_state(model.to_state())
 
 
 # ---- what is summed up: against sums over all records, and over all pairs of them

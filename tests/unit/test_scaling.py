@@ -1174,3 +1174,42 @@ def test_values_of_whole_records_are_counted_when_a_new_name_moves_the_state(rec
     model.learn_one({"a": "x", "b": 1.0}, True)
     counts = dict(zip(model.feature_names, model._statistics()["values_set"], strict=True))
     assert (counts["a"], counts["b"]) == (records, records + 1)
+
+
+@each
+@pytest.mark.parametrize("records", [3, 4, 30, 31, 40])
+@pytest.mark.parametrize("values", [[2e-160], [1e-160, 2e-160], [1e-70, 2e-70, 4e-70], [1e-45, 2e-45, 4e-45]])
+def test_states_after_tiny_and_far_values_are_loaded(make: Make, records: int, values: list[float]) -> None:
+    rng = np.random.default_rng(0)
+    model = make()
+    for t in range(records):
+        model.learn_one({"a": values[t % len(values)], "b": float(t % 3)}, label(make, rng, t % 3 - 1.0))
+    for t, far in enumerate((1e25, 1e50, -1e50)):
+        model.learn_one({"a": far, "b": float(t)}, label(make, rng, t - 1.0))
+    assert frozen(through_state(model)) == frozen(model)
+
+
+def test_a_column_of_tiny_values_does_not_count() -> None:
+    """Its unit is 0 below a spread of 1e-50, for one, two and more values."""
+    for scale, counts in ((1e-49, True), (1e-51, False), (1e-160, False)):
+        for values in (1, 2, 3):
+            model = auc.PairOGD(seed=0)
+            for t in range(100):
+                model.learn_one({"a": scale * (5.0 + 4.0 * (t % values)), "b": float(t % 3)}, t % 2 == 0)
+            unit = model._column(scaling.UNIT)[model.feature_names.index("a")]
+            assert (unit > 0.0) == counts
+
+
+def test_a_spread_that_falls_below_the_least_has_the_same_bits_in_frames() -> None:
+    """Where all features are taken at once, too."""
+    values = [3e-50 * (1.0 + math.sin(7.0 * t)) / (1.0 + t / 40.0) ** 2 for t in range(600)]
+    frame = pd.DataFrame({"a": values, "b": [math.cos(5.0 * t) for t in range(600)]})
+    labels = pd.Series([math.cos(5.0 * t) > 0.2 for t in range(600)])
+    whole, single = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
+    whole.learn_many(frame, labels)
+    units = set()
+    for x, y in zip(frame.to_dict("records"), labels.tolist(), strict=True):
+        single.learn_one(x, y)
+        units.add(single._column(scaling.UNIT)[0] > 0.0)
+    assert units == {True, False}
+    assert frozen(whole) == frozen(single)
