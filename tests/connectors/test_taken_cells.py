@@ -127,6 +127,19 @@ def test_a_csv_cell_is_a_gap_a_number_or_a_text() -> None:
         csv_decoder(config, [*NAMES, "y"])(Record(0, b"1,,1"))
 
 
+def test_a_text_that_is_declared_a_number_is_refused_in_csv_as_in_json() -> None:
+    config = InputConfig(label="y", features=NAMES, fields={"amount": "number"})
+    line, message = csv_decoder(config, [*NAMES, "y"], **TAKING), json_decoder(config, **TAKING)
+    for decode, value in (
+        (line, b'"11,5",NL,1'),
+        (message, b'{"amount": "11,5", "country": "NL", "y": true}'),
+    ):
+        with pytest.raises(RecordError, match="'amount' is a text that is no number"):
+            decode(Record(0, value))
+    assert line(Record(0, b"11.5,NL,1")).x == {"amount": 11.5, "country": "NL"}
+    assert line(Record(0, b",NL,1")).x == {"country": "NL"}
+
+
 def test_batches_are_arrays_while_all_records_are_whole() -> None:
     decode: Any = json_decoder(InputConfig(label="y", features=NAMES), **TAKING)
     whole = [Record(i, b'{"amount": 1, "country": 2, "y": true}') for i in range(3)]

@@ -30,6 +30,7 @@ __all__ = [
     "Unframed",
     "is_field_name",
     "is_outer",
+    "no_number",
     "number_of_text",
     "typed_reader",
     "unnested",
@@ -180,11 +181,16 @@ def _put_number(name: str, data: dict[str, Any]) -> None:
     try:
         data[name] = number_of_text(text)
     except ValueError:
-        raise RecordError(
-            f"feature {name!r} is a text that is no number",
-            fix=f'send a number as {name!r}, such as 12.5 or "12.5"',
-            stage="features",
-        ) from None
+        raise no_number(name) from None
+
+
+def no_number(name: str) -> RecordError:
+    """The error of a text that `input.fields` declares as a number, and that spells none."""
+    return RecordError(
+        f"feature {name!r} is a text that is no number",
+        fix=f'send a number as {name!r}, such as 12.5 or "12.5"',
+        stage="features",
+    )
 
 
 def _put_parts(time: str, kind: str, parts: list[tuple[str, str]], data: dict[str, Any]) -> None:

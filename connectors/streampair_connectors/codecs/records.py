@@ -28,6 +28,7 @@ from streampair_connectors.codecs.fields import (
     EventColumns,
     Rows,
     Unframed,
+    no_number,
     number_of_text,
     typed_reader,
     unnested,
@@ -409,6 +410,7 @@ class _Cells:
     def __init__(self, config: InputConfig, *, gaps: bool, nulls: bool, texts: bool) -> None:
         self.gaps, self.nulls = gaps, nulls
         self.texts = texts and not isinstance(config.features, dict)
+        self._declared_numbers = {name for name, kind in config.fields.items() if kind == "number"}
 
     @property
     def type(self) -> Any:
@@ -435,6 +437,8 @@ class _Cells:
         try:
             number = number_of_text(text)
         except ValueError:
+            if name in self._declared_numbers:
+                raise no_number(name) from None
             return self.of(name, text)  # raises unless texts are allowed
         return _number(name, number)
 
@@ -788,7 +792,7 @@ def _spelled(value: object) -> object:
 
 
 def _times(config: InputConfig) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """As `unnested`, of the parts of times alone; CSV has no objects, and its numbers are text."""
+    """As `unnested`, of the parts of times alone: CSV has no objects, and `_Cells` reads its numbers."""
     times = {name: kind for name, kind in config.fields.items() if kind != "number"}
     if not times:
         return None
