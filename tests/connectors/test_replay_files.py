@@ -220,6 +220,8 @@ def test_a_configuration_may_begin_with_a_byte_order_mark(tmp_path: Path) -> Non
             "has no column 'b', but ' b': blanks count. Fix: remove .* name the column ' b'",
         ),
         ("a,c ,y,id", "has no column 'b'; its columns are 'a', 'c ', 'y', 'id'"),
+        ("a,b,y,ids", "has no column 'id'; .* Fix: write in .input.: id = \"ids\""),
+        ("a,b,y,payment", "has no column 'id'; .* Fix: correct the key .* input.id"),
         ("a,b,y,id\r1,2,3,4\r", "no header: new-line .* Fix: end lines with line feeds"),
         ('a,"b,y,id', "line 1 of .* has a quote that begins a cell and is not closed"),
         ('"a"x,b,y,id', "is no header: .* expected after"),
@@ -230,6 +232,21 @@ def test_headers_that_cannot_be_used(tmp_path: Path, header: str, message: str) 
     (tmp_path / "e.csv").write_text(f"{header}\n1,2,1,e\n", newline="")
     with pytest.raises(SourceError, match=message):
         scored(tmp_path / "e.csv")
+
+
+def test_a_time_is_a_column_and_a_key_of_a_message_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text("a,b,y,when\n1,2,1,3\n")
+    tables = tomllib.loads(TOML.format(1000))
+    tables["input"] |= {"id": "$key", "time": "when"}
+    with event_files.open_source(parse_config(tables), str(path)) as file:
+        assert [file.decode(record).id for batch in file.lines.batches for record in batch] == [None]
+    tables["input"]["time"] = "wehn"
+    with (
+        pytest.raises(SourceError, match="has no column 'wehn'"),
+        event_files.open_source(parse_config(tables), str(path)),
+    ):
+        pass
 
 
 def test_a_header_may_have_line_breaks_in_its_cells(tmp_path: Path) -> None:

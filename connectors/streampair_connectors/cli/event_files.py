@@ -27,7 +27,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from streampair.engine import Record
 from streampair.errors import RecordError, SourceError
-from streampair_connectors.codecs.fields import unnested
+from streampair_connectors.codecs.fields import is_outer, unnested
 from streampair_connectors.codecs.fixes import nearest_fix
 from streampair_connectors.codecs.json_fields import is_json, json_object
 from streampair_connectors.codecs.records import (
@@ -147,10 +147,11 @@ def open_source(config: Config, path: str) -> Iterator[EventFile]:
         closed, or a CSV header lacks a configured column or has one twice.
     """
     wanted = config.input.source_names()
+    others = [name for name in (config.input.id, config.input.time) if name is not None]
     if config.label_input is None:
-        wanted = [*wanted, config.input.label_field]
-    else:
-        wanted = [*wanted, *(name for name in (config.input.id, config.input.time) if name is not None)]
+        # A file has no keys and headers of messages; without them an event has no id.
+        others = [config.input.label_field, *(name for name in others if not is_outer(name))]
+    wanted = [*wanted, *others]
     with _open(path) as raw:
         size = None if path == "-" else _size(raw)
         nearest = functools.partial(nearest_fix, config.input)
@@ -341,8 +342,8 @@ def _no_column(name: str, header: list[str], column: str, nearest: _Nearest) -> 
         )
     columns = ", ".join(map(repr, header[:20]))
     plain = (
-        "correct the key of the configuration that names it, such as input.features or input.label, or the "
-        "file's first line (CSV has a header; a line of JSON begins with a brace)"
+        "correct the key of the configuration that names it, such as input.features, input.label or "
+        "input.id, or the file's first line (CSV has a header; a line of JSON begins with a brace)"
     )
     return f"{name} has no column {column!r}; its columns are {columns}", nearest(column, header) or plain
 
