@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from harness.lane_on_disk import LaneOnDisk
 from river import datasets, preprocessing
@@ -15,7 +16,7 @@ from streampair_connectors.config import Changes, load_config
 from streampair_connectors.worker.factory import build_learner
 from typer.testing import CliRunner
 
-from streampair import auc, models, ranking
+from streampair import auc, history, models, ranking
 from streampair.engine import Record
 from streampair.errors import ConfigError, SnapshotError, StreampairError
 from streampair.privacy import compose
@@ -350,3 +351,26 @@ def test_check_says_what_is_charged(tmp_path: Path) -> None:
     assert f"ok   privacy: epsilon {promised:g} at delta 0.0001" in said
     config.write_text(config.read_text().replace(PRIVATE, "public_start = true\n" + PRIVATE))
     assert "500 records, declared public), which has" in check(config)
+
+
+def test_check_warns_where_the_moments_of_a_table_are_lost(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-1, 1, (2, 500))
+    table = {"id": np.arange(500), "a": a, "b": b, "y": a > 0.2}
+    learner = auc.PairFTRL(1.0, 1e-4, bounds={"a": (-1, 1), "b": (-1, 1)})
+    job = history.Job(learner, label="y", rows=500, row_id="id", salt="salt")
+    model = history.fit(job, [table], bytes(32), account=tmp_path / "account")
+    models.save(model, tmp_path / "model.json")
+    options = "options = { epsilon = 1.0, delta = 1e-4 }\n"
+
+    def warned(bounds: str) -> str:
+        said = check(configured(tmp_path, "PairFTRL", options, bounds))
+        assert "ok   learner.start: begins with the model" in said
+        return "".join(line for line in said.splitlines() if line.startswith("WARN learner.start"))
+
+    assert warned("{ b = [-1, 1], a = [-1, 1] }") == ""
+    other = warned("{ a = [-1, 1], b = [-2, 1] }")
+    assert "released moments of 375 rows of a table" in other
+    assert "its weights alone are carried" in other
+    assert "(b: [-1, 1], here [-2, 1])" in other
+    assert "(c: none, here [0, 1])" in warned("{ a = [-1, 1], b = [-1, 1], c = [0, 1] }")

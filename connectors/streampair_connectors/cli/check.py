@@ -7,6 +7,7 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -226,6 +227,7 @@ def _check_learner(config: Config, report: Report) -> Any:
         for text in doubts(privacy.epsilon_budget, privacy.delta, privacy.horizon_left):
             report.doubtful("privacy", text)
         _check_bounds(config, lane.learner, report)
+        _check_moments(lane.learner, report)
     if privacy is not None and getattr(lane.learner, "seed", 0) is None:
         kept = f"in {config.state_directory / config.app}.noise-key, made at the first start"
         report.good(
@@ -271,6 +273,31 @@ def _check_bounds(config: Config, learner: Any, report: Report) -> None:
         "the features have no bounds, so values are taken to be from -1 to 1, and larger ones are cut off: "
         f"most of a feature such as an amount is lost. Write {line}, by what is known without the events",
     )
+
+
+def _check_moments(learner: Any, report: Report) -> None:
+    """Warn of the moments of a table that are lost, since the lane has other features or bounds."""
+    run = learner.run
+    start = getattr(run, "start", None)  # trees begin with no model
+    if start is None or start.moments is None or start.bounds is None:
+        return
+    table = dict(zip(start.names, start.bounds, strict=True))
+    lane = {name: run.settings.bounds.get(name, (-1.0, 1.0)) for name in run.names}
+    other = [name for name in {**table, **lane} if table.get(name) != lane.get(name)]
+    if not other:
+        return
+    pairs = [f"{name}: {_bounds_text(table, name)}, here {_bounds_text(lane, name)}" for name in other[:5]]
+    report.doubtful(
+        "learner.start",
+        f"the model has the released moments of {start.moments.rows:,} rows of a table, which this lane "
+        f"cannot use: its weights alone are carried. Features or bounds differ ({'; '.join(pairs)}"
+        f"{'; ...' if len(other) > 5 else ''}). Write those of the model in input.features (docs/saving.md)",
+    )
+
+
+def _bounds_text(bounds: Mapping[Hashable, tuple[float, float]], name: Hashable) -> str:
+    low, high = bounds.get(name, (None, None))
+    return "none" if low is None else f"[{low:g}, {high:g}]"
 
 
 def _start_text(config: Config) -> str:
