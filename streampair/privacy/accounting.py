@@ -400,15 +400,15 @@ _HEADS: dict[Kind, str] = {
     "unvouched": "THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL",
 }
 
+_OTHER_LEARNERS = "other learners on the same records: their spends add up (mu^2 adds up)"
 NOT_COVERED = (
     "the score given to the protected record itself, which depends on its own features: keep the scores as "
     "safe as the features",
     "whether a record exists, and in which slot or partition",
     "metadata: keys, offsets, times, the schema",
-    "several records of one person, and other learners on the same records: their spends add up (mu^2 "
-    "adds up)",
+    f"several records of one person, and {_OTHER_LEARNERS}",
 )
-"""What the guarantee of no report covers (docs/privacy 1)."""
+"""What the guarantee of a report about one record does not cover (docs/privacy 1)."""
 VOID_BY = (
     "a fixed seed: whoever knows it can compute the noise",
     "bounds, features or a transformer in front of the learner that were learned from the stream",
@@ -543,6 +543,11 @@ class PrivacyReport:
         return f"Private AUC: {self.auc['value']:.4f}, with a standard error of {self.auc['stderr']:.4f}."
 
     @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the guarantee does not cover; that of an entity covers all of its records."""
+        return (*NOT_COVERED[:-1], _OTHER_LEARNERS) if "entity" in self.unit else NOT_COVERED
+
+    @property
     def details(self) -> str:
         """Mechanism, assumptions and remarks, a line each."""
         parts = (
@@ -569,7 +574,7 @@ class PrivacyReport:
                 f"{self.mu_budget:.6g}) in {self.releases:,} releases.",
             ),
             ("Left", self._left()),
-            ("Not covered", f"{'; '.join(NOT_COVERED)}."),
+            ("Not covered", f"{'; '.join(self.not_covered)}."),
             ("Void by", f"{'; '.join(VOID_BY)}."),
             ("Details", "see `details`: the mechanism, and what is assumed."),
         )

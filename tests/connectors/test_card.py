@@ -28,7 +28,7 @@ from streampair_connectors.stores.spending import read_stored
 from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
-from streampair import auc, history, metric, models, ranking
+from streampair import auc, history, metric, models, privacy, ranking
 from streampair.engine import LaneGauges, Record
 from streampair.errors import ConfigError
 
@@ -389,6 +389,15 @@ def test_the_card_names_horizon_readers_curator_and_what_would_void_it() -> None
     bare = card_of(model.privacy, deployment={})["deployment"]
     assert bare["data curator"] == "not declared: set card.curator in the configuration"
     assert bare["intended use"] == "not declared: set card.intended_use in the configuration"
+
+
+@pytest.mark.parametrize(("entity", "covered"), [(None, False), (privacy.EntityLimit(20), True)])
+def test_the_card_of_an_entity_covers_all_of_its_records(entity: Any, covered: bool) -> None:
+    report = auc.PairFTRL(2.0, 1e-5, 1000, features=["a"], entity=entity).privacy
+    open_ = card_of(report, deployment={})["flavor"]["unprotected quantities"]
+    other = "other learners on the same records: their spends add up (mu^2 adds up)"
+    assert open_[3] == (other if covered else f"several records of one person, and {other}")
+    assert f"schema; {open_[3]}." in str(report)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from aiohttp import web
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError
-from streampair.privacy.accounting import DOUBTFUL_BY, NOT_COVERED, VOID_BY
+from streampair.privacy.accounting import DOUBTFUL_BY, VOID_BY
 from streampair_connectors.config import CardConfig
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
@@ -43,10 +43,7 @@ __all__ = [
 
 _OPEN = "not declared: set {} in the configuration"
 _NOBODY = "not declared: set card.approved_by, approved_on, reason and review_by in the configuration"
-_UNPROTECTED = (
-    *NOT_COVERED,
-    "the dead-letter topic, logs, snapshots and keys, which are as sensitive as the input",
-)
+_SENSITIVE = "the dead-letter topic, logs, snapshots and keys, which are as sensitive as the input"
 _READERS = (
     "those who may see the features of the record that is scored: its score moves with its own features. "
     "Every released model, and every score of another record, may be public"
@@ -132,7 +129,7 @@ def card_of(
             "bound": "streams without end"
             if endless
             else f"a declared horizon of {report.horizon:,} records, after which nothing more is learned",
-            "unprotected quantities": list(_UNPROTECTED),
+            "unprotected quantities": [*report.not_covered, _SENSITIVE],
         },
         "privacy_unit": {"unit": report.unit},
         "privacy_loss": {
