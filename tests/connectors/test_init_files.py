@@ -584,6 +584,14 @@ def test_a_file_of_debezium(table: Path) -> None:
     call("replay", "fraud.toml", file, "--output", "scores.jsonl")
 
 
+def test_a_sample_of_a_file_is_its_first_events(table: Path) -> None:
+    said = call("init", "fraud.toml", "--yes", "--file", table, "--messages", "150").output
+    words = f"the first 150 of 200 events of file {table}"
+    assert f"fraud.toml: from {words}\n" in said
+    assert Path("fraud.toml").read_text().startswith(f"# From {words}"[:107])
+    assert f"from 200 events of file {table}\n" in call("init", "fraud.toml", "--yes", "--file", table).output
+
+
 def test_delta_is_below_one_over_all_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "many.jsonl"

@@ -101,7 +101,7 @@ class Draft:
         """Read at most so many events of a file, or of the topic."""
         topic = self._input.get("topic")
         if file is not None:
-            return file_sample(file, most, self._input, count=self._private)
+            return file_sample(file, most, self._input)
         if topic is None:
             raise ConfigError(
                 "neither a topic nor a file is named", fix="add --topic TOPIC, or --file events.jsonl"
@@ -182,9 +182,7 @@ class Draft:
 
     def text(self, sample: Sample) -> str:
         """The configuration as TOML, with comments."""
-        count = f"{len(sample.records):,}"
-        events = count if len(sample.records) >= sample.total else f"{count} of {sample.total:,}"
-        lines = [_comment(f"From {events} events of {sample.source}. Every key: docs/configuration.md")]
+        lines = [_comment(f"From {sample.events}. Every key: docs/configuration.md")]
         if sample.is_file:
             lines.append(_comment("For a topic: add kafka.bootstrap_servers and input.topic"))
         try:

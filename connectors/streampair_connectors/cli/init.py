@@ -47,7 +47,10 @@ def init(
         typer.Option(metavar="EPSILON", help="Learn under differential privacy, with this budget."),
     ] = None,
     messages: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Messages in the sample, the newest ones.")
+        int,
+        typer.Option(
+            min=1, max=100_000, help="Events in the sample: the newest of a topic, the first of a file."
+        ),
     ] = 1000,
     overrides: Annotated[
         list[str] | None,
@@ -66,9 +69,10 @@ def init(
     """Write a configuration from a sample of a topic or of a file.
 
     Finds the format, the fields with their types, the label, the id and the time, and writes at most 20 lines
-    with comments. What the sample cannot decide is in a comment. Reads the newest messages and changes
-    nothing but CONFIG. On a terminal it asks for the privacy and the label, if no option has them; elsewhere
-    it takes what it finds. Exit code 2 if it finds no label, or CONFIG exists.
+    with comments. What the sample cannot decide is in a comment. Reads the newest messages of a topic, or the
+    first events of a file, and changes nothing but CONFIG. On a terminal it asks for the privacy and the
+    label, if no option has them; elsewhere it takes what it finds. Exit code 2 if it finds no label, or
+    CONFIG exists.
 
     The learner is auc.PairOGD, or auc.PairFTRL with --private. The bounds of a private learner are those of
     the sample, rounded: confirm that they are public, or replace them.
@@ -103,7 +107,7 @@ def init(
             found = {"events": count, "usable": draft.used, "labelled": draft.labelled, "notes": draft.notes}
             typer.echo(json.dumps({"config": str(config), **found, "tables": draft.tables}))
             return
-        typer.echo(f"{config}: from {count:,} events of {sample.source}")
+        typer.echo(f"{config}: from {sample.events}")
         typer.echo(f"  usable: {draft.used:,} events, {draft.labelled:,} of them with a label")
         if draft.problem:
             typer.echo(f"  not usable: {count - draft.used:,}, the first because: {draft.problem}")

@@ -39,6 +39,14 @@ class Sample:
     is_file: bool = True
 
     @property
+    def events(self) -> str:
+        """How many events of which, in words."""
+        count = f"{len(self.records):,}"
+        if len(self.records) < self.total:
+            count = f"the {'first' if self.is_file else 'newest'} {count} of {self.total:,}"
+        return f"{count} events of {self.source}"
+
+    @property
     def is_csv(self) -> bool:
         return self.header is not None or self.input.get("format") == "csv"
 
@@ -88,11 +96,11 @@ def _is_debezium(row: Mapping[str, Any]) -> bool:
     return "op" in event and "after" in event
 
 
-def file_sample(path: str, most: int, declared: Mapping[str, Any], *, count: bool) -> Sample:
-    """Read the first events of a file, and `count` all others."""
+def file_sample(path: str, most: int, declared: Mapping[str, Any]) -> Sample:
+    """Read the first events of a file, and count all others."""
     with open_lines(path, most) as lines:
         records = list(next(lines.batches, []))
-        total = len(records) + (sum(map(len, lines.batches)) if count else 0)
+        total = len(records) + sum(map(len, lines.batches))
         header = lines.header
     if not records:
         raise SourceError(
