@@ -584,6 +584,23 @@ def test_a_file_of_debezium(table: Path) -> None:
     call("replay", "fraud.toml", file, "--output", "scores.jsonl")
 
 
+def test_a_file_of_latin_1_is_said_with_the_command_that_converts_it(table: Path) -> None:
+    lines = table.read_bytes().replace(b",NL,", ",\u00c9,".encode("latin-1"))
+    Path("latin.csv").write_bytes(lines)
+    said = call("init", "fraud.toml", "--yes", "--file", "latin.csv").output
+    assert "the first because: the line is not CSV: it is not UTF-8\n    fix: write UTF-8 CSV; this" in said
+    assert "iconv -f latin1 -t utf-8 FILE > NEW\n" in said
+    Path("latin.csv").write_bytes(lines.replace(b"amount", b"montant\xe9"))
+    assert "iconv -f latin1" in call("init", "x.toml", "--file", "latin.csv", code=1).stderr
+
+
+def test_a_file_without_a_header_is_asked_for_one(table: Path) -> None:
+    for content, code in (("1.5,7,0\n2.5,8,1\n2,9,1\n", 2), ("1,1,0\n2,1,1\n", 1)):
+        Path("bare.csv").write_text(content)
+        said = call("init", "x.toml", "--file", "bare.csv", code=code).stderr
+        assert "fix: does the file have a header? If not, write the names of" in said
+
+
 def test_a_sample_of_a_file_is_its_first_events(table: Path) -> None:
     said = call("init", "fraud.toml", "--yes", "--file", table, "--messages", "150").output
     words = f"the first 150 of 200 events of file {table}"

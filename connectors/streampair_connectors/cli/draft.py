@@ -22,6 +22,7 @@ from streampair_connectors.cli.findings import (
     listed,
 )
 from streampair_connectors.cli.samples import Sample, file_sample, topic_sample
+from streampair_connectors.codecs.fixes import is_number
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.config.overrides import Override, apply_overrides, from_environment
 from streampair_connectors.config.toml_lines import toml_key, toml_value
@@ -51,9 +52,9 @@ class Draft:
         The configuration, after `draft`.
     notes
         What to look at, by the keys of the configuration.
-    used, labelled, problem
+    used, labelled, problem, fix
         How many events of the sample the configuration can use; those that have a label; why the first of the
-        others cannot be used.
+        others cannot be used, and what to do.
     """
 
     def __init__(self, path: Path, overrides: Sequence[Override], epsilon: float | None) -> None:
@@ -72,7 +73,7 @@ class Draft:
         self.tables: dict[str, Any] = {}
         self.notes: dict[str, list[str]] = {}
         self.used = self.labelled = 0
-        self.problem = ""
+        self.problem = self.fix = ""
 
     def _learner(self) -> dict[str, Any]:
         if "steps" in self._declared.get("learner", {}):
@@ -119,7 +120,7 @@ class Draft:
             None of the events can be used.
         """
         fields = fields_of(sample.rows, cells=sample.is_csv)
-        label = self._input.get("label") or _label(fields, ask=ask)
+        label = self._input.get("label") or _label(fields, sample.header or (), ask=ask)
         found = find(fields, label=label, private=self._private, declared=self._input)
         tables: dict[str, Any] = {"app": self._app}
         if not sample.is_file:
@@ -172,7 +173,7 @@ class Draft:
                 self.labelled += decode(record).y is not None
                 self.used += 1
             except (TombstoneError, RecordError) as error:
-                self.problem = self.problem or error.problem
+                self.problem, self.fix = self.problem or error.problem, self.fix or error.fix
         if not self.used:
             raise SourceError(
                 f"the configuration can use no event of the sample: {self.problem}",
@@ -207,8 +208,11 @@ def _comment(text: str) -> str:
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
 
 
-def _label(fields: Mapping[str, FoundField], *, ask: bool) -> str:
-    """The field that has the name of a label: a sample does not say what two values mean."""
+def _label(fields: Mapping[str, FoundField], header: Sequence[str], *, ask: bool) -> str:
+    """The field that has the name of a label: a sample does not say what two values mean.
+
+    `header`: the columns of a CSV file.
+    """
     candidates = label_candidates(fields)
     counts = [f"{name} ({_counted(fields[name])})" for name in candidates[:_LISTED]]
     if ask:
@@ -221,11 +225,11 @@ def _label(fields: Mapping[str, FoundField], *, ask: bool) -> str:
     problem = f"no field of the sample looks like a label; the fields are {listed(list(fields))}"
     if candidates:
         problem = f"the sample cannot decide which field is the label: {'; '.join(counts)}"
-    raise ConfigError(
-        problem,
-        fix="name it with --label FIELD; for labels on a topic of their own write CONFIG yourself "
-        "(docs/late-labels.md)",
-    )
+    fix = "name it with --label FIELD; for labels on a topic of their own write CONFIG yourself "
+    fix += "(docs/late-labels.md)"
+    if any(map(is_number, header)):
+        fix = f"does the file have a header? If not, write the names of its columns above line 1. Else {fix}"
+    raise ConfigError(problem, fix=fix)
 
 
 def _counted(label: FoundField) -> str:

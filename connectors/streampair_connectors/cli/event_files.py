@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple, cast
 from streampair.engine import Record
 from streampair.errors import RecordError, SourceError
 from streampair_connectors.codecs.fields import is_outer, unnested
-from streampair_connectors.codecs.fixes import nearest_fix
+from streampair_connectors.codecs.fixes import is_number, nearest_fix
 from streampair_connectors.codecs.json_fields import is_json, json_object
 from streampair_connectors.codecs.records import (
     Decoder,
@@ -310,7 +310,10 @@ def _header(name: str, file: IO[bytes], wanted: Sequence[str], nearest: _Nearest
 def _header_fix(error: Exception) -> str:
     if "new-line character" in str(error):
         return "end lines with line feeds: its lines end with carriage returns alone"
-    return "write the names of the columns, separated by commas, in UTF-8"
+    plain = "write the names of the columns, separated by commas, in UTF-8"
+    if isinstance(error, UnicodeDecodeError):
+        return f"{plain}; this command converts a file of Latin-1: iconv -f latin1 -t utf-8 FILE > NEW"
+    return plain
 
 
 def _check_columns(name: str, header: list[str], wanted: Sequence[str], nearest: _Nearest) -> None:
@@ -321,10 +324,10 @@ def _check_columns(name: str, header: list[str], wanted: Sequence[str], nearest:
     column, count = Counter(header).most_common(1)[0] if header else ("", 1)
     if count > 1:
         places = ", ".join(str(number) for number, each in enumerate(header, 1) if each == column)
-        raise _refuse(
-            f"{count} columns of {name} have the name {column!r}: numbers {places}",
-            "give each column a name of its own in the file's first line, or remove all but one",
-        )
+        fix = "give each column a name of its own in the file's first line, or remove all but one"
+        if is_number(column):
+            fix = "does the file have a header? If not, write the names of the columns above its first line"
+        raise _refuse(f"{count} columns of {name} have the name {column!r}: numbers {places}", fix)
 
 
 def _no_column(name: str, header: list[str], column: str, nearest: _Nearest) -> tuple[str, str]:

@@ -111,6 +111,7 @@ def init(
         typer.echo(f"  usable: {draft.used:,} events, {draft.labelled:,} of them with a label")
         if draft.problem:
             typer.echo(f"  not usable: {count - draft.used:,}, the first because: {draft.problem}")
+            typer.echo(f"    fix: {draft.fix}")
         for key, notes in draft.notes.items():
             for note in notes:
                 typer.echo(f"  {key}: {note}")

@@ -692,7 +692,14 @@ def csv_row(value: bytes, columns: Sequence[str]) -> dict[str, str]:
     """
     try:
         cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")], strict=True), [])
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise RecordError(
+            "the line is not CSV: it is not UTF-8",
+            fix="write UTF-8 CSV; this command converts a file of Latin-1: "
+            "iconv -f latin1 -t utf-8 FILE > NEW",
+            stage="decode",
+        ) from None
+    except csv.Error as error:
         raise RecordError(f"the line is not CSV: {error}", fix="write UTF-8 CSV", stage="decode") from None
     if len(cells) != len(columns):
         raise RecordError(
