@@ -601,6 +601,36 @@ def test_a_file_without_a_header_is_asked_for_one(table: Path) -> None:
         assert "fix: does the file have a header? If not, write the names of" in said
 
 
+@pytest.mark.parametrize(
+    ("spell", "reason"),
+    [
+        (lambda n: f"{n}.204,{n % 100:02d}", "numbers with a decimal comma: write them with a point"),
+        (lambda n: f"-{n},5", "numbers with a decimal comma: write them with a point"),
+        (lambda n: f"{1 + n % 28:02d}.{1 + n % 12:02d}.2{n:03d}", "dates: write them as ISO 8601, such as"),
+        (lambda n: f"{1 + n % 12}/{1 + n % 28}/2{n:03d} 11:05", "dates: write them as ISO 8601, such as"),
+        (lambda n: f"{n},5 kg", "strings that hardly repeat"),
+    ],
+)
+def test_other_spellings_of_numbers_and_dates_are_named(spell: Any, reason: str) -> None:
+    made = [{**row, "other": spell(number)} for number, row in enumerate(rows())]
+    found = find(fields_of(made, cells=True), label="churned", private=False, declared={})
+    assert found.left_out["other"].startswith(reason)
+
+
+def test_semicolons_come_with_decimal_commas(table: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    for name, delimiter in (("semi", ";"), ("tabs", "\t")):
+        content = table.read_text().replace(",", delimiter)
+        Path(f"{name}.csv").write_text(content.replace(".", "," if delimiter == ";" else "."))
+        said = call("init", "x.toml", "--file", f"{name}.csv", code=1).stderr
+        command = said.partition("by commas; ")[2].partition(" does so")[0]
+        command = command.replace("(..., sep", f"('{name}.csv', sep").replace(
+            "(..., index", "('new.csv', index"
+        )
+        eval(command, {"pandas": pandas})
+        assert pandas.read_csv("new.csv").equals(pandas.read_csv(table))
+
+
 def test_a_sample_of_a_file_is_its_first_events(table: Path) -> None:
     said = call("init", "fraud.toml", "--yes", "--file", table, "--messages", "150").output
     words = f"the first 150 of 200 events of file {table}"

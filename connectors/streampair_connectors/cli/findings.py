@@ -40,6 +40,10 @@ _LABEL = {
     *("bought", "purchased", "default", "defaulted", "spam", "phishing", "malicious", "attack", "anomaly"),
     *("alarm", "failed", "failure", "fault", "cancelled", "canceled", "returned", "fake", "abuse"),
 }
+_SPELLINGS = {
+    r"[+-]?[\d.]*\d,\d+": "numbers with a decimal comma: write them with a point",
+    r"\d{1,2}([./])\d{1,2}\1\d{4}.*": "dates: write them as ISO 8601, such as 2024-01-31",
+}
 _PARTS = {"hour": [0, 23], "weekday": [0, 6]}
 
 
@@ -313,7 +317,16 @@ def _unfit(each: FoundField, learned: Mapping[int, Any]) -> str | None:
     if each.is_named_id and (each.kind != "text" or each.has_many_strings):
         return "an id"
     if each.kind == "text" and each.has_many_strings:
-        return "strings that hardly repeat"
+        return _other_spelling(each) or "strings that hardly repeat"
+    return None
+
+
+def _other_spelling(each: FoundField) -> str | None:
+    """What strings are that would be numbers or times in another spelling; None: they are others."""
+    texts = [value.strip() for value in each.values if isinstance(value, str)]
+    for pattern, reason in _SPELLINGS.items():
+        if sum(re.fullmatch(pattern, text) is not None for text in texts) >= _SAME_KIND * len(each.values):
+            return reason
     return None
 
 
