@@ -470,6 +470,20 @@ def test_a_private_learner_gets_fields_without_gaps() -> None:
     assert found.left_out == {"b": "known only with one label", "back": "not in every event"}
 
 
+def test_a_private_learner_gets_strings_with_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A declared string that is missing is 0 in its columns, and makes no dead letter."""
+    monkeypatch.chdir(tmp_path)
+    events: list[dict[str, Any]] = [{"label": i // 2 % 2, "amount": i} for i in range(40)]
+    for i in range(0, 40, 3):
+        events[i] |= {"city": "AB"[i % 2], "vip": i % 2 == 0}
+        events[i + (i < 39)]["gap"] = i
+    found = draft("--file", of_events(tmp_path, events), "--private", "1")["input"]["features"]
+    assert found == {"amount": [0, 40], "city": ["A", "B"], "vip": ["false", "true"]}
+    said = json.loads(call("init", "x.toml", "--file", "events.jsonl", "--private", "1", "--json").stdout)
+    assert said["usable"] == 40
+    assert "gap (not in every event)" in said["notes"]["input.features"][0]
+
+
 def test_epoch_seconds_as_text_have_an_hour() -> None:
     events = [{"label": i % 2, "created": str(1_704_106_800 + 3600 * i)} for i in range(9)]
     assert found_in(events).input["features"] == ["created.hour", "created.weekday"]

@@ -24,7 +24,7 @@ __all__ = ["NO_ID", "Findings", "FoundField", "fields_of", "find", "label_candid
 NO_ID = "-"
 """In place of the name of a field: events have no id."""
 
-#: Part of the values of a field that must be of its kind; part of the events that a private feature is in.
+#: Part of the values of a field that must be of its kind; part of the events that a private number is in.
 _SAME_KIND, _PRESENT = 0.9, 0.95
 #: Strings of a field with more values than these are no feature: in all, and as a part of the events.
 _FEW, _DIFFERENT = 20, 0.5
@@ -219,8 +219,8 @@ def find(
 ) -> Findings:
     """Choose id, time and features for a label.
 
-    A private learner takes numbers within bounds, declared values, and no missing values. `declared` has the
-    keys of [input] that are known.
+    A private learner takes numbers within bounds, which are in every event, and declared values. `declared`
+    has the keys of [input] that are known.
 
     Raises
     ------
@@ -331,8 +331,12 @@ def _other_spelling(each: FoundField) -> str | None:
 
 
 def _unfit_privately(each: FoundField, learned: Mapping[int, Any]) -> str | None:
-    """Why a field is no feature of a private learner."""
-    if sum(row in learned for row in each.items) < _PRESENT * len(learned):
+    """Why a field is no feature of a private learner.
+
+    A field with declared values may be missing: it is 0 in their columns, and makes no dead letter.
+    """
+    declared = each.kind in ("text", "boolean")
+    if not declared and sum(row in learned for row in each.items) < _PRESENT * len(learned):
         return "not in every event"
     if each.is_time:
         return None
