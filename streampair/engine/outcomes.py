@@ -119,7 +119,8 @@ class Outcomes:
                 f"{len(self.bad)} of the last {min(position, self._breaker.window)} records of {self._where} "
                 f"are bad, the last at offset {record.offset} ({stage}: {text})",
                 fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "
-                "To go on over bad records, raise the breaker's share or turn it off",
+                "To go on over bad records, raise the breaker's share or turn it off: in a "
+                'configuration, worker.on_bad = "skip"',
             ) from error
         return "dead_letter"
 

@@ -539,7 +539,14 @@ def test_a_replay_that_is_interrupted_reports_what_it_did(config: Path) -> None:
 def test_replay_stops_when_the_schema_broke(config: Path) -> None:
     file = config.with_name("events.jsonl")
     file.write_text("nonsense\n" * 600)
-    assert "are bad" in call("replay", config, file, code=1).stderr
+    said = call("replay", config, file, code=1).stderr
+    assert "are bad" in said
+    assert f"fix: correct {file}, or the keys of [input]" in said
+    assert "--set worker.on_bad=skip" in said
+    assert "topic" not in said
+    with file.open("ab") as more:
+        more.writelines(json.dumps(row).encode() + b"\n" for row in rows(12))
+    call("replay", config, file, "--set", "worker.on_bad=skip")
 
 
 def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:

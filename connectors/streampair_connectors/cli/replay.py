@@ -32,7 +32,7 @@ from rich.text import Text
 
 from streampair.engine import DeadLetter, LaneId, LaneOutput, OrderedRecord, Record, Scored
 from streampair.engine.lane import LaneGauges
-from streampair.errors import ConfigError, RecordError, SourceError
+from streampair.errors import ConfigError, LaneStoppedError, RecordError, SourceError
 from streampair_connectors.cli.event_files import EventFile, Lines, display_name, open_labels, open_source
 from streampair_connectors.cli.late_labels import DueEvents, check_late_labels
 from streampair_connectors.cli.output_files import OutputFile, check_outputs, files_of
@@ -210,7 +210,8 @@ class Replay:
         first = FirstEvents(config, None if source.lines.header is not None else json_object)
         publish_at, publish_after = 0.0, _FIRST_BATCH
         for batch in self._until_interrupted(batches):
-            output = timer.process(batch)
+            with self._stops():
+                output = timer.process(batch)
             self._last = batch[-1].value or b""
             self._all_zero = self._all_zero and not any(each.score for each in output.scores)
             first.note(batch, output.scores)
@@ -241,6 +242,18 @@ class Replay:
         gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None, timer.seconds)
         return gauges
+
+    @contextlib.contextmanager
+    def _stops(self) -> Iterator[None]:
+        """Say of a lane that stops what to do about a file: it has no producer, and a replay no snapshots."""
+        try:
+            yield
+        except LaneStoppedError as error:
+            raise LaneStoppedError(
+                error.problem,
+                fix=f"correct {display_name(self.path)}, or the keys of [input] by which it is read. To read "
+                "on over bad events, which are then counted only: --set worker.on_bad=skip",
+            ) from error
 
     def _until_interrupted(self, batches: Iterator[Sequence[Record]]) -> Iterator[Sequence[Record]]:
         while not self.interrupted:
