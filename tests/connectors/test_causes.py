@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from streampair_connectors.cli.app import app
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import InputConfig
 from streampair_connectors.observability.metric_history import CAUSES, LetterCause, MetricHistory
 from streampair_connectors.worker.causes import add_letter, cause_name, cause_text
+from typer.testing import CliRunner
 
 from streampair.engine import DeadLetter, Record
 from streampair.engine.records import stage_and_text
@@ -84,3 +86,10 @@ def test_letters_of_a_cause_are_counted_and_causes_are_bounded() -> None:
         "features", "feature 'f0' is null", 4, 100
     )
     assert history.letters[lane] == {"features": 100 + CAUSES + 2}
+
+
+@pytest.mark.parametrize("command", ["show", "replay"])
+def test_the_example_of_a_command_names_a_cause_that_exists(command: str) -> None:
+    said = CliRunner().invoke(app, ["dlq", command, "--help"]).output
+    name = cause_name("features", "feature 'amount' is text")
+    assert f"--cause {name}" in " ".join(said.split())

@@ -74,7 +74,7 @@ def list_(config: ConfigPath, overrides: Set = None, as_json: AsJson = False) ->
 @dlq_app.command(
     "show",
     short_help="Show dead letters with their errors, the newest first.",
-    epilog="Example: streampair dlq show fraud.toml --cause 1f09ac --values",
+    epilog="Example: streampair dlq show fraud.toml --cause 132a1a --values",
 )
 def show(
     config: ConfigPath,
@@ -112,7 +112,7 @@ def show(
 @dlq_app.command(
     "replay",
     short_help="Send the events of dead letters to the input topic again, each once.",
-    epilog="Example: streampair dlq replay fraud.toml --cause 1f09ac",
+    epilog="Example: streampair dlq replay fraud.toml --cause 132a1a",
 )
 def replay(
     config: ConfigPath,
