@@ -282,9 +282,8 @@ class PairMoments(ClassifierMixin, OnlinePairLearner):
     Notes
     -----
     Time of a record is O(d^2): records are added to the moments 64 at a time, and the weights are solved for
-    when a twentieth of the weight is new, and d records at least; where there are fewer records than columns,
-    at each power of 2 from 16 on. Memory is O(d^2). Best for up to some hundred columns, each value of a text
-    being one; with more, or without end, take `PairOGD`.
+    when a twentieth of the weight and d / 3 records are new, from 8 records on. Memory is O(d^2). Best for up
+    to some hundred columns, each value of a text being one; with more, or without end, take `PairOGD`.
 
     ``one + other`` has learned the records of both, such as the parts of a table: its weights are those of
     one learner that is solved at its last record, up to 1e-9 where no value is missing or clipped. Its

@@ -14,8 +14,9 @@ the variance of the labels.
 
 Records wait in rows until there are BLOCK of them, or a solution is due. The centred moments of a block are
 then added to those before by the formula of Chan, Golub and LeVeque (1979), so that large means cost no
-digits. A record counts KEEP^age. A solution is due when NEW of the weight is new, and a record for each
-feature: so it costs at most as much as the moments.
+digits. A record counts KEEP^age. A solution is due when NEW of the weight is new, and a third as many records
+as there are features: so it costs about as much as the moments, the d^3 / 6 products of Cholesky's factors
+being those of the moments of d / 3 records.
 
 In the place of the buffer are SCALARS numbers, ``mean[cap]``, ``cross[cap]`` (n c), BLOCK rows of
 ``1 + cap`` (label and features), and the lower triangle of n C, row by row, ``cap (cap + 1) / 2``. What waits
@@ -50,8 +51,8 @@ BLOCK = 64
 NEW = 0.05
 #: By how much few records for many features raise the ridge.
 NOISE = 20.0
-#: Records from which on weights are solved for, at powers of 2, where there are more columns than records.
-FEW = 16
+#: Records before weights are solved for: those of fewer may rank backwards, and probabilities learn it.
+FIRST = 8.0
 #: A spread below this share of the mean is rounding.
 LEAST = 1e-12
 #: With less of one class, by share of the weight, no weights are solved for.
@@ -204,10 +205,7 @@ def _moments_step(s: Array, record: Array, y: float) -> None:
     s[at + TOTAL] = s[at + TOTAL] * keep + 1.0
     s[at + FRESH] = s[at + FRESH] * keep + 1.0
     s[at + SINCE] += 1.0
-    due = s[at + FRESH] >= NEW * s[at + TOTAL] and s[at + SINCE] >= d
-    records = int(s[RECORDS])
-    if FEW <= records <= d and records & (records - 1) == 0:  # fewer records than columns
-        due = True
+    due = s[at + FRESH] >= NEW * s[at + TOTAL] and 3.0 * s[at + SINCE] >= d and s[RECORDS] >= FIRST
     if due or s[FILLED] >= BLOCK:
         merge_rows(s)
     if due:

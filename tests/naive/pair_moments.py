@@ -53,9 +53,9 @@ def solve(found: Moments, l2: float, *, real: bool) -> list[float] | None:
 
 
 class PairMoments(Linear):
-    """(y - y' - w.(x - x'))^2 over all pairs, solved when a twentieth of the weight and d records are new.
+    """(y - y' - w.(x - x'))^2 over all pairs.
 
-    Of fewer records than columns, at each power of 2 from 16 on.
+    Solved from 8 records on, when a twentieth of the weight and d / 3 records are new.
     """
 
     etas: list[float] = []  # noqa: RUF012  # there is no average
@@ -85,8 +85,8 @@ class PairMoments(Linear):
         fresh, total = (
             math.fsum(self.keep**age for age in range(n)) for n in (self.since, len(self.records))
         )
-        few = 16 <= len(self.records) <= self.d and len(self.records).bit_count() == 1
-        if few or (self.since >= self.d and fresh >= 0.05 * total * (1 - 1e-12)):
+        enough = len(self.records) >= 8 and 3 * self.since >= self.d
+        if enough and fresh >= 0.05 * total * (1 - 1e-12):
             self.since = 0
             found = solve(merge_rows(self.rows(), self.keep), self.l2, real=self.real)
             if found is not None:

@@ -772,9 +772,9 @@ def region_of(s: np.ndarray) -> np.ndarray:
 
 def waiting(rng: Rng, keep: float) -> tuple[np.ndarray, list[list[float]]]:
     """A state in which some records are in the moments and others wait; and all of them, label first."""
-    s = closed_form(3, keep)
-    s[state_kernels.HEADER + scaling.KIND * 3 :][:3] = scaling.DENSE
-    rows = [[y, *x.values()] for x, y in records(rng, 3, count=50)]
+    s = closed_form(9, keep)
+    s[state_kernels.HEADER + scaling.KIND * 9 :][:9] = scaling.DENSE
+    rows = [[y, *x.values()] for x, y in records(rng, 9, count=49)]
     for y, *x in rows:
         teach(KERNELS["pair_moments_learn"], s, dict(enumerate(x)), y)
     assert 0 < s[state_kernels.FILLED] < len(rows)
@@ -786,7 +786,7 @@ def merge_rows(kernel: Any, rng: Rng) -> None:
     for keep in (1.0, 0.9):
         s, rows = waiting(rng, keep)
         kernel(s)
-        wanted, region, d = naive.merge_rows(rows, keep), region_of(s), 3
+        wanted, region, d = naive.merge_rows(rows, keep), region_of(s), 9
         close(region[pair_moments.WEIGHT], wanted.weight)
         close(region[pair_moments.SCALARS :][:d], wanted.means[:d])
         close(region[pair_moments.SCALARS + d :][:d], wanted.products[:d, d])
