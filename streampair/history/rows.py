@@ -177,8 +177,8 @@ def label_numbers(batch: TableBatch, target: Target, name: Hashable) -> Floats:
         raise RecordError(
             f"{lost} rows of a batch have all features, and in the column {name!r} no usable label; "
             f"{target.advice}",
-            fix="leave no label out: give such a row a label, or, to learn nothing from it, None as one of "
-            "its features",
+            fix="declare the labels of the table (input.positive, input.negative); give "
+            "a row without one a label, or, to learn nothing from it, None as one of its features",
             stage="label",
         )
     return out

@@ -647,6 +647,11 @@ def test_what_the_configuration_lacks_is_named(folder: Path) -> None:
     ):
         Path("fraud.toml").write_text(text.replace(old, ""))
         assert message in error("t", code=2)
+    Path("fraud.toml").write_text(text.replace('id = "id"\n', 'id = ""\n'))
+    assert "with --row-id" in error("t", code=2)
+    Path("fraud.toml").write_text(text.replace(FEATURES, 'features = ["a", "b"]'))
+    assert "features = { a = [LOW, HIGH], ... }" in error("t", code=2)
+    assert not Path("fraud-history.account.json").exists()
     Path("fraud.toml").write_text(text.replace('id = "id"\n', ""))
     made("t", "--row-id", "id", "--label", "y", "--processes", 1)
 
@@ -658,6 +663,14 @@ def test_the_account_is_no_file_that_a_run_removes(folder: Path, ending: str) ->
     path = Path("fraud-history.account.json").rename(f"start.json.{ending}")
     assert "is the same file as that of the" in error("t", "--account", path, "--new-attempt", code=2)
     assert account(str(path)) == [(1, True), (2, True)]
+
+
+@pytest.mark.parametrize("learner", ["auc.PairFTRL", "auc.PairMoments", "auc.PairOGD"])
+def test_a_table_without_rows_is_refused(folder: Path, learner: str) -> None:
+    if learner != "auc.PairFTRL":
+        configured(folder, learner, "")
+    pq.write_table(pq.read_table("t/1.parquet").slice(0, 0), "none.parquet")
+    assert "the table has no rows" in error("none.parquet")
 
 
 @pytest.mark.parametrize("option", [("--row-id", "id"), ("--account", "account.json"), ("--new-attempt",)])

@@ -18,12 +18,13 @@ from rich.text import Text
 from streampair import auc, models, ranking
 from streampair.base.forest import ForestLearner
 from streampair.base.online import OnlinePairLearner
-from streampair.errors import ConfigError, PrivacyError
+from streampair.errors import ConfigError, PrivacyError, RecordError
 from streampair.history import Job
 from streampair.history.jobs import second_stage
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
 from streampair_connectors.config import Config, load_config
+from streampair_connectors.config.toml_lines import toml_key
 from streampair_connectors.observability import logs
 from streampair_connectors.worker.factory import build_learner
 
@@ -134,6 +135,8 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     private = isinstance(learner, auc.PairFTRL | ranking.PairFTRL)
     label, row_id = _columns(config, wanted, private)
     table = open_table(wanted.tables, config.input, [label] if row_id is None else [label, row_id])
+    if not table.rows:
+        raise RecordError("the table has no rows", fix="name files that have some")
     files = {f"the table {file}": file for file in table.files}
     known = {name: file for name, file in files_of(config).items() if name != "learner.start"}
     account = wanted.account or _account(config)
@@ -183,7 +186,7 @@ def _columns(config: Config, wanted: Request, private: bool) -> tuple[str, str |
         If one is not known, or is a feature; or an option is given that is for private learners alone.
     """
     label = wanted.label or config.input.label
-    row_id = (wanted.row_id or config.input.id) if private else None
+    row_id = (wanted.row_id or config.input.id or None) if private else None
     if label is None:
         raise ConfigError("the label of the table is not known", fix="name its column with --label")
     if private and row_id is None:
@@ -236,6 +239,13 @@ def _learner(config: Config) -> Any:
         raise ConfigError(
             f"no table is learned by {config.learner.label()}{behind}",
             fix="name auc.PairFTRL or ranking.PairFTRL, PairMoments or PairOGD, or a forest, without steps",
+        )
+    names = config.input.features
+    if isinstance(learner, auc.PairFTRL | ranking.PairFTRL) and names and learner.bounds is None:
+        raise ConfigError(
+            "the features have no bounds: values would be cut off at -1 and 1, and epsilon be spent on that",
+            fix="write bounds into input.features, by what is known without the table: features = { "
+            f"{toml_key(config.input.source_names()[0])} = [LOW, HIGH], ... }}",
         )
     return learner
 
