@@ -357,11 +357,12 @@ def _other_delimiter(name: str, header: list[str]) -> tuple[str, str] | None:
         for delimiter, what in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
             if delimiter in header[0]:
                 # Where cells are separated by semicolons, the comma is usually that of decimals.
-                how = f'sep="{delimiter}"' + (', decimal=","' if delimiter == ";" else "")
-                how = how.replace("\t", "\\t")
+                options = f'sep="{delimiter}"' + (', decimal=","' if delimiter == ";" else "")
+                options = options.replace("\t", "\\t")
                 return (
                     f"the columns of {name} are separated by {what}: {header[0]!r}",
-                    f"separate them by commas; pandas.read_csv(..., {how}).to_csv(..., index=False) does so",
+                    f"separate them by commas; pandas.read_csv(..., {options}).to_csv(..., index=False)"
+                    " does so",
                 )
     return None
 
