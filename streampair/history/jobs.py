@@ -38,8 +38,8 @@ from streampair.privacy.accounting import doubts, promised_epsilon
 from streampair.privacy.mechanisms.base import Release, Settings, rounding_limit
 from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, Moments, RankingMoments
 from streampair.privacy.mechanisms.standardization import Warmup
+from streampair.privacy.mechanisms.start_moments import MOST_ROWS
 from streampair.privacy.mechanisms.table_moments import (
-    MOST_ROWS,
     RankingTableState,
     SumsRelease,
     TableMomentsState,

@@ -22,8 +22,8 @@ from streampair import auc, history, models, privacy, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import compose
 from streampair.privacy.mechanisms import start_moments
-from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, plan_second_moments, ridge_of
-from streampair.privacy.mechanisms.start_moments import RUNS_A_DROP, StartMoments, most_squares
+from streampair.privacy.mechanisms.second_moments import plan_second_moments, ridge_of
+from streampair.privacy.mechanisms.start_moments import MOST_CENTRE, RUNS_A_DROP, StartMoments, most_squares
 from streampair.privacy.noise import BLTNoise
 
 D, WARM = 4, 300

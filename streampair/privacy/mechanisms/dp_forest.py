@@ -15,12 +15,12 @@ from streampair.privacy.mechanisms.base import Link, Settings
 from streampair.privacy.mechanisms.leaf_weights import leaf_weights
 from streampair.privacy.mechanisms.second_moments import (
     ANYTIME,
-    MOST_CENTRE,
     Moments,
     MomentsState,
     SecondMomentsPlan,
     second_moments_diameter,
 )
+from streampair.privacy.mechanisms.start_moments import MOST_CENTRE
 from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, synthetic_rows
 from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees, marks_of
 

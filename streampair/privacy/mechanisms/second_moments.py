@@ -33,6 +33,7 @@ from streampair.privacy.mechanisms.base import (
     rate_link,
     unit_link,
 )
+from streampair.privacy.mechanisms.start_moments import MOST_CENTRE
 from streampair.privacy.noise import BLTNoise, ChainedNoise
 from streampair.privacy.sensitivity import BLT, LONGEST, grid_step, pattern_sensitivity
 from streampair.privacy.user_level import EntityLimit, pairs_apart
@@ -792,9 +793,6 @@ _LEAST_GAIN = 1e-6
 
 # `(z + sqrt(z^2 + c)) / 2` is at 0 what `z + phi(z) / Phi(z)` is: c is 8 / pi.
 _POSITIVE = 8.0 / math.pi
-
-# Largest released mean of the labels, in size: beyond it a class is too rare to be estimated.
-MOST_CENTRE = 0.98
 
 
 class MomentsState(MechanismState):

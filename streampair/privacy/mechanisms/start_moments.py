@@ -17,15 +17,27 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from streampair.kernels import numerics, symmetric, vectors
-from streampair.privacy.mechanisms.second_moments import MOST_CENTRE
-from streampair.privacy.mechanisms.table_moments import MOST_ROWS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = ["RUNS_A_DROP", "StartMoments", "check_release", "largest_eigenvalue", "most_squares"]
+__all__ = [
+    "MOST_CENTRE",
+    "MOST_ROWS",
+    "RUNS_A_DROP",
+    "StartMoments",
+    "check_release",
+    "largest_eigenvalue",
+    "most_squares",
+]
+
+MOST_CENTRE = 0.98
+"""Largest released mean of the labels, in size: beyond it a class is too rare to be estimated."""
+
+MOST_ROWS = 2**31
+"""Sums of fewer rows fit into 64 bits: a product is at most 2^32."""
 
 RUNS_A_DROP = 10_000
 """Of so many runs on the table's own distribution at most one drops its moments, over all of its releases."""

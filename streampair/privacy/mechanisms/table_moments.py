@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 __all__ = [
-    "MOST_ROWS",
     "PRODUCT_ROWS",
     "STEPS",
     "RankingTableState",
@@ -58,9 +57,6 @@ __all__ = [
 
 STEPS = 2**16
 """Steps in a unit of a row, whose products are in steps of 2^-32."""
-
-MOST_ROWS = 2**31
-"""Sums of fewer rows fit into 64 bits: a product is at most 2^32."""
 
 PRODUCT_ROWS = 2**21
 """So many rows at most in one matrix product: all of its sums are integers of at most 2^53, so doubles hold
