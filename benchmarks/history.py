@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Sums of a table (`history.Job`) beside the least that any program does with it, and the memory they take.
+"""Sums of a table (`history.Job`) against the least that any program does with it, and their memory.
 
 The bound reads the Parquet file with pyarrow, batch by batch, and adds up the products of the features:
 ``X.T @ X``. The two stages of a job read it, too, once each. All is done by one processor, and times are the
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def write(path: Path, rows: int, d: int) -> None:
-    """A table of d features, a label and row ids, as pyarrow writes it unless told otherwise."""
+    """A table of d features, a label and row ids, as pyarrow writes it by default."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

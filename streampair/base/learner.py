@@ -723,7 +723,7 @@ class Columns:
 
 
 def _symmetric(coordinates: Array, d: int) -> Array:
-    """The matrix of isometric coordinates: upper triangle, entries beside the diagonal times sqrt(2)."""
+    """The matrix of isometric coordinates: upper triangle, entries off the diagonal times sqrt(2)."""
     out = np.zeros((d, d))
     out[np.triu_indices(d)] = coordinates
     out *= math.sqrt(0.5)

@@ -183,7 +183,7 @@ class AttemptAccount:
 def open_account(path: str | Path, job: str) -> Iterator[AttemptAccount]:
     """Lock an account file for a job, and read it; it is made by the first attempt.
 
-    Waits while another process has it. The lock is on a file of its own beside it, ``PATH.lock``, since the
+    Waits while another process has it. The lock is on a file of its own next to it, ``PATH.lock``, since the
     account is replaced at each change.
 
     Raises

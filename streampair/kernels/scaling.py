@@ -217,7 +217,7 @@ def _change(s: Array, i: int, kind: int) -> None:
 
 @kernel
 def _are_three(kind: int, low: float, high: float, x: float) -> bool:
-    """Whether a value is one too many beside those that a column has held."""
+    """Whether a value is one too many besides those that a column has held."""
     return low < high if kind & DENSE else (low != 0.0 or high != 0.0) and x != 0.0
 
 

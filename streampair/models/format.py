@@ -252,7 +252,7 @@ class ReleasedMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows
         Rows that were summed up, unusable ones included.
     sums
-        Released sums of x x', packed (lower triangle row by row, entries beside the diagonal times the root
+        Released sums of x x', packed (lower triangle row by row, entries off the diagonal times the root
         of 2), and of ``(y - centre) x / (1 + |centre|)``; x is standardised by `Scaling`,
         (d (d + 1) / 2 + d,).
     sigma

@@ -63,7 +63,7 @@ def product_sums(rows: Sequence[Sequence[float]], labels: Sequence[float], centr
 
 
 def squared_move(sums: Sequence[int], others: Sequence[int], d: int) -> Fraction:
-    """Squared distance of two second moments, exact: cells beside the diagonal count twice."""
+    """Squared distance of two second moments, exact: cells off the diagonal count twice."""
     times = [1 if i == j else 2 for i in range(d) for j in range(i + 1)] + [1] * d
     moves = ((a - b) ** 2 for a, b in zip(sums, others, strict=True))
     return Fraction(sum(n * move for n, move in zip(times, moves, strict=True)), STEPS**4)

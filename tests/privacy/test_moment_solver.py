@@ -326,7 +326,7 @@ def test_under_noise_the_leader_is_better_where_eigenvalues_are_pulled_together(
     gains = []
     for _ in range(40):
         cross = 0.05 * second @ rng.normal(size=d)
-        noise = rng.normal(0.0, std, (d, d))  # on and beside the diagonal, where it is the mean of two cells
+        noise = rng.normal(0.0, std, (d, d))  # on and off the diagonal, where it is the mean of two cells
         perturbed = second + (noise + noise.T) / 2.0, cross + 0.5 * std * rng.normal(size=d), cross
         gains.append(worth(std * std, *perturbed) - worth(0.0, *perturbed))
     assert stats.ttest_1samp(gains, 0.0, alternative="greater").pvalue < 1e-4

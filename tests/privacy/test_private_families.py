@@ -77,7 +77,7 @@ def test_classes_are_distinguished_by_any_label() -> None:
 
 
 def test_the_noise_is_that_of_a_symmetric_matrix() -> None:
-    # Independent coordinates of one size in the isometric basis: the entries beside the diagonal have half
+    # Independent coordinates of one size in the isometric basis: the entries off the diagonal have half
     # its variance, and the Frobenius norm is the norm of the coordinates.
     outs = []
     for _ in range(600):

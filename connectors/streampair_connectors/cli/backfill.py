@@ -45,7 +45,7 @@ Columns = Annotated[
 
 
 class Request(NamedTuple):
-    """What the command line asks for, beside the configuration."""
+    """What the command line asks for, besides the configuration."""
 
     tables: list[Path]
     output: Path
@@ -75,7 +75,7 @@ def backfill(
         typer.Option(
             "--account",
             metavar="FILE",
-            help="Account of the attempts. Default: APP-history.account.json beside CONFIG. Private only.",
+            help="Account of the attempts. Default: APP-history.account.json, next to CONFIG. Private only.",
         ),
     ] = None,
     processes: Annotated[
@@ -173,7 +173,7 @@ def _processes(rows: int) -> int:
 
 
 def _derived(output: Path, ending: str) -> Path:
-    """A file that a run has beside the one that it makes."""
+    """A file that a run has next to the one that it makes."""
     return output.with_name(f"{output.name}.{ending}")
 
 

@@ -536,7 +536,7 @@ def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
     Parameters
     ----------
     mean
-        Lower triangle, row by row, the entries beside the diagonal times sqrt(2); then the vector.
+        Lower triangle, row by row, the entries off the diagonal times sqrt(2); then the vector.
     d
         Features.
     """
@@ -692,7 +692,7 @@ def noise_of_weights(
     Notes
     -----
     With `M = (second+ + ridge I)^-1` and `v = M cross`, noise E in the matrix and e in the vector move v by
-    `M (e - E v)`. Cells of E beside the diagonal have half of the variance s of a packed coordinate, so
+    `M (e - E v)`. Cells of E off the diagonal have half of the variance s of a packed coordinate, so
     `h'E v` has the variance `s (|h|^2 |v|^2 + (h.v)^2) / 2`. No model depends on it, so NumPy is used.
     """
     values, vectors = np.linalg.eigh(second)

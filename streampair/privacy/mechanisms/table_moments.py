@@ -264,7 +264,7 @@ def plan_table_moments(settings: Settings, rows: int) -> TableMomentsPlan:
 def moments_release(plan: TableMomentsPlan) -> SumsRelease:
     """The release of `product_sums`.
 
-    The noise has one std in coordinates in which the norm is Frobenius', where a cell beside the diagonal
+    The noise has one std in coordinates in which the norm is Frobenius', where a cell off the diagonal
     counts `sqrt 2` times: so such a cell has `sqrt 2` times less.
     """
     d = plan.features
