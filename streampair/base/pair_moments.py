@@ -6,6 +6,7 @@ as their ``+``, and nothing else has it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from streampair.kernels import pair_moments, scaling
 from streampair.kernels import state as layout
 from streampair.privacy.pipeline_check import class_name
 
-__all__ = ["MomentsRule", "learned_both"]
+__all__ = ["MomentsRule", "begin_with_table", "learned_both"]
 
 Array = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -118,6 +119,30 @@ def learned_both(self: Any, other: Any) -> Any:
     out, added = self.clone(include_attributes=True), other.clone(include_attributes=True)
     _take(out, added)
     return out
+
+
+def begin_with_table(learner: OnlinePairLearner, state: Mapping[str, object]) -> None:
+    """Let a new learner with a half-life go on from the state of one without, which has learned a table.
+
+    The table counts for at most as many records as the half-life lets count: the sum of their weights.
+
+    Raises
+    ------
+    SnapshotError
+        As of `load_state`.
+    """
+    table = learner.clone({"half_life": None})
+    table.load_state(state)
+    _take(learner, table)  # solves, as of the whole table: what follows changes no weights
+    keep = float(learner._state[layout.KEEP])
+    views = _views(learner)
+    counts = views["counts"]
+    share = 1.0 / ((1.0 - keep) * max(counts[pair_moments.WEIGHT], 1.0)) if keep > 0.0 else 1.0
+    if share < 1.0:
+        for place in (pair_moments.WEIGHT, pair_moments.TOTAL, pair_moments.LABELS):
+            counts[place] *= share
+        views["first_moments"][1] *= share
+        views["moments"] *= share
 
 
 def _take(learner: OnlinePairLearner, other: OnlinePairLearner) -> None:

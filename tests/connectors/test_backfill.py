@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -36,7 +37,7 @@ from typer.testing import CliRunner
 
 from streampair import auc, history, models
 from streampair.engine import Record
-from streampair.errors import StoreError
+from streampair.errors import SnapshotError, StoreError, StreampairError
 from streampair.history import jobs
 from streampair.privacy.mechanisms.table_moments import SumsRelease
 
@@ -744,6 +745,73 @@ def test_other_learners_read_in_order(
     call("fraud.toml", "t", "--output", "again.json")
     assert Path("again.json").read_bytes() == models.dumps(learner)
     assert len(read) == 3 + 2
+
+
+def started(name: str, learner: str = "") -> Any:
+    """The learner of a lane that begins with start.state."""
+    configured(Path.cwd(), name, f'{learner}\nstart = "start.state"', "")
+    return build_learner(load_config(Path("fraud.toml")))
+
+
+def test_a_lane_goes_on_from_a_state_as_if_it_had_read_the_table(folder: Path) -> None:
+    rng = np.random.default_rng(1)
+    gap = np.where(rng.random(N) < 0.3, None, 1.5)
+    data = frame().assign(city=rng.choice(["Oslo", "Rome", "Bern"], N), gap=gap)
+    data = data.drop(columns="other")
+    parquet(data, folder / "t" / "1.parquet", folder / "t" / "2.parquet")
+    more = frame(200).drop(columns=["id", "other"]).to_dict("records")
+    for name in ("PairOGD", "OAM", "Forest"):
+        configured(folder, f"auc.{name}", "options = { seed = 1 }", "")
+        call("fraud.toml", "t", "--output", "start.state")
+        assert stat.S_IMODE(Path("start.state").stat().st_mode) == 0o600
+        learner = getattr(auc, name)(seed=1)
+        learner.learn_many(data.drop(columns=["y", "id"]), data["y"])
+        begun = started(f"auc.{name}", "options = { seed = 1 }")
+        for record in more:
+            for each in (learner, begun):
+                each.learn_one({"a": record["a"], "city": "Rome"}, record["y"])
+        assert models.dumps(begun) == models.dumps(learner), name
+
+
+def test_a_lane_of_moments_with_a_half_life_scores_with_the_table_until_it_has_learned(folder: Path) -> None:
+    configured(folder, "auc.PairMoments", "")
+    call("fraud.toml", "t", "--output", "start.state")
+    model = models.loads(made("t"))
+    options = "options = { half_life = 200 }"
+    learner = started("auc.PairMoments", options)
+    rows = frame(400)[["a", "b"]].to_dict("records")
+    for x in rows[:20]:  # 0.05 of 289 records
+        assert learner.score_one(x) == pytest.approx(model.score_one(x), abs=1e-12)
+    plain = auc.PairMoments(half_life=200)
+    for x in 10 * rows:
+        for each in (learner, plain):
+            each.learn_one(x, x["b"] > 0.0)
+    assert learner.weights == pytest.approx(plain.weights, abs=0.01)  # both are solved for at other records
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("auc.Forest", "", "no state of a streampair.auc.Forest, but of 'streampair.auc.PairOGD'"),
+        ("auc.PairOGD", "options = { radius = 3.0 }", "belongs to a learner with radius"),
+        ("auc.PairFTRL", PRIVATE, "PairFTRL is private: it begins with a model"),
+    ],
+)
+def test_a_state_of_another_learner_is_refused(folder: Path, name: str, more: str, message: str) -> None:
+    configured(folder, "auc.PairOGD", "")
+    call("fraud.toml", "t", "--output", "start.state")
+    with pytest.raises(StreampairError, match=re.escape(message)):
+        started(name, more)
+    whole = Path("start.state").read_bytes()
+    Path("start.state").write_bytes(whole[:-1])
+    with pytest.raises(SnapshotError, match=r"learner\.start: .*damaged"):
+        started("auc.PairOGD")
+
+
+def test_a_private_learner_writes_no_state(folder: Path) -> None:
+    assert (
+        "releases a model, and no state" in call("fraud.toml", "t", "--output", "start.state", code=2).output
+    )
 
 
 def test_label_and_id_of_the_lane_are_no_features_of_a_table(folder: Path) -> None:

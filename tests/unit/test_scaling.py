@@ -26,6 +26,7 @@ from streampair.base.online import OnlinePairLearner
 from streampair.errors import RecordError
 from streampair.kernels import scaling
 from streampair.kernels import state as layout
+from streampair.models import format as models_format
 
 Record = dict[str, Any]
 Stream = list[tuple[Record, Any]]
@@ -488,6 +489,13 @@ def test_with_a_half_life_the_weight_of_a_column_that_stays_constant_rises() -> 
         learn(model, [({"a": 0.5}, t % 2 == 0) for t in range(200)])
         weights.append(model.weights["a"])
     assert [b / a for a, b in itertools.pairwise(weights)] == pytest.approx([4.0, 4.0], rel=0.1)
+
+
+def test_limits_of_a_model_file_are_those_of_the_kernels() -> None:
+    """A file is read without the kernels, so it has numbers of its own."""
+    assert scaling.MOST_CUTS == models_format.MOST_CUTS
+    assert scaling.FIXED == models_format.INDICATOR
+    assert 2 * scaling.BEGUN == models_format.MOST_KINDS
 
 
 def test_no_other_column_has_cuts() -> None:

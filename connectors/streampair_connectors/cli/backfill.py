@@ -18,9 +18,11 @@ from rich.text import Text
 from streampair import auc, models, ranking
 from streampair.base.forest import ForestLearner
 from streampair.base.online import OnlinePairLearner
+from streampair.engine.snapshot import pack
 from streampair.errors import ConfigError, PrivacyError, RecordError
 from streampair.history import Job
 from streampair.history.jobs import second_stage
+from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
 from streampair_connectors.config import Config, load_config
@@ -59,7 +61,14 @@ class Request(NamedTuple):
 def backfill(
     config: ConfigPath,
     tables: Columns,
-    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The model, as JSON.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="The model, as JSON; FILE.state: all that was learned, to go on from.",
+        ),
+    ],
     row_id: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +107,9 @@ def backfill(
     The model is a file that learner.start can name, so that a new lane begins with it. `auc.PairFTRL` and
     `ranking.PairFTRL` read the table twice, and write each release to the account before it is drawn
     (docs/history.md). PairMoments reads it once; both use all cores. PairOGD and other learners that are not
-    private read it once, in the order of the files, on one core.
+    private read it once, in the order of the files, on one core. Without privacy `--output start.state` keeps
+    all that was learned, with records if the learner has a buffer: a lane that begins with it goes on as if
+    it had read the table.
 
     A run that ends before its end, also by Ctrl-C or kill -9, is finished by the same command: it goes on
     where it was. Until then FILE.sums has exact sums of the table, as secret as the table. Progress is
@@ -133,6 +144,12 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
         raise ConfigError("the model is written to a file", fix="name it with --output start.json")
     learner = _learner(config)
     private = isinstance(learner, auc.PairFTRL | ranking.PairFTRL)
+    is_state = wanted.output.suffix == ".state"
+    if private and is_state:
+        raise ConfigError(
+            f"{wanted.output}: a private learner releases a model, and no state",
+            fix="name a file of another ending, such as start.json",
+        )
     label, row_id = _columns(config, wanted, private)
     table = open_table(wanted.tables, config.input, [label] if row_id is None else [label, row_id])
     if not table.rows:
@@ -160,8 +177,13 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
         else:
             kind = MomentsPass if _merges(learner) else InOrder
-            model = models.export(read(kind(learner, table.reader, label), "rows"))
-            write_file(wanted.output, models.dumps(model))
+            learner = read(kind(learner, table.reader, label), "rows")
+            model = models.export(learner)
+            if is_state:
+                body = {"learner": class_name(learner), "state": learner.to_state()}
+                write_file(wanted.output, pack(body), secret=True)
+            else:
+                write_file(wanted.output, models.dumps(model))
         place.unlink(missing_ok=True)
     return {**result, "learner": model.class_name}
 

@@ -303,6 +303,8 @@ def _bounds_text(bounds: Mapping[Hashable, tuple[float, float]], name: Hashable)
 def _start_text(config: Config) -> str:
     """What a new lane begins with; the lane has been made with it."""
     model, names = start_model(config), config.input.feature_names()
+    if model is None:
+        return f"goes on from the state {config.learner.start}"
     charged = ""
     if config.learner.public_start:
         charged = ", declared public"

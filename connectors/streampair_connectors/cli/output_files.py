@@ -111,6 +111,8 @@ class OutputFile:
     ----------
     path
         A device or a pipe is written to directly. The file is created by `open`, else by the first `write`.
+    secret
+        Whether only its owner may read it, also where a file of its name has another mode.
 
     Raises
     ------
@@ -118,8 +120,9 @@ class OutputFile:
         By the methods: it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, secret: bool = False) -> None:
         self.path = path
+        self._secret = secret
         self._direct = _is_direct(path)
         self._real = Path(os.path.realpath(path))  # a link stays a link
         self._place = path if self._direct else _part(self._real)
@@ -138,7 +141,9 @@ class OutputFile:
                 self._file = self.path.open("wb")
                 return
             self._place.unlink(missing_ok=True)  # of a run that has failed
-            self._file = self._place.open("xb")
+            mode = 0o600 if self._secret else 0o666
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(self._place, flags, mode), "wb")
 
     def write(self, data: bytes) -> None:
         """Write some bytes."""
@@ -173,7 +178,8 @@ class OutputFile:
                 retriable=False,
             )
         with contextlib.suppress(FileNotFoundError):
-            os.fchmod(self._file.fileno(), stat.S_IMODE(self._real.stat().st_mode))
+            if not self._secret:
+                os.fchmod(self._file.fileno(), stat.S_IMODE(self._real.stat().st_mode))
         self._place.replace(self._real)
 
     @contextlib.contextmanager
@@ -218,10 +224,10 @@ def check_no_stream(path: Path) -> None:
         )
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, *, secret: bool = False) -> None:
     """Write a file, in place of the one that has its name; at an error that one stays as it was.
 
-    "-" is standard output.
+    "-" is standard output. A secret file is for its owner alone.
 
     Raises
     ------
@@ -231,7 +237,7 @@ def write_file(path: Path, data: bytes) -> None:
     if is_stream(path):
         sys.stdout.buffer.write(data)
         return
-    file = OutputFile(path)
+    file = OutputFile(path, secret=secret)
     try:
         file.write(data)
         file.finish()

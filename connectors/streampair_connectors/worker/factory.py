@@ -10,14 +10,15 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import numpy as np
 from river import base, compose
 
-from streampair import models
+from streampair import auc, models, ranking
+from streampair.base.pair_moments import begin_with_table
 from streampair.engine import (
     Event,
     EventRows,
@@ -32,9 +33,11 @@ from streampair.engine import (
 )
 from streampair.engine.fits import PendingModel
 from streampair.engine.pipeline import check_explains
+from streampair.engine.snapshot import MAGIC, unpack
 from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
+from streampair.privacy.pipeline_check import class_name
 from streampair.steps import KINDS, TYPES
 from streampair_connectors.codecs.fields import is_outer
 from streampair_connectors.config import Config, parse_config
@@ -181,8 +184,8 @@ def _pipeline(steps: Sequence[Any]) -> compose.Pipeline:
         ) from None
 
 
-def start_model(config: Config) -> models.Model:
-    """The model that learner.start names.
+def start_model(config: Config) -> models.Model | None:
+    """The model that learner.start names; None: the file is a state.
 
     Raises
     ------
@@ -197,28 +200,68 @@ def start_model(config: Config) -> models.Model:
             f"learner.start: {file} is an ONNX graph, which a learner cannot begin with",
             fix="name the JSON of the model",
         )
+    if config.start_content().startswith(MAGIC):
+        return None
     try:
         model = models.loads(config.start_content())
     except SnapshotError as error:
         raise SnapshotError(f"learner.start: {file}: {error.problem}", fix=error.fix) from None
-    names = config.input.feature_names()
-    lost = [] if names is None else sorted({str(name) for name in model.features} - set(names))
-    if lost:
-        raise ConfigError(
-            f"learner.start: the model {file} has features that the input does not declare: "
-            f"{', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}",
-            fix="add them to input.features, or begin with a model of these features",
-        )
+    _check_declared(config, model.features, f"the model {file}")
     return model
 
 
+def _check_declared(config: Config, features: Iterable[Hashable], what: str) -> None:
+    """Refuse a start that has learned features which the input does not declare."""
+    names = config.input.feature_names()
+    lost = [] if names is None else sorted({str(name) for name in features} - set(names))
+    if lost:
+        raise ConfigError(
+            f"learner.start: {what} has features that the input does not declare: "
+            f"{', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}",
+            fix="add them to input.features, or begin with a model of these features",
+        )
+
+
 def _begin(config: Config, learner: Any) -> None:
-    """Let a new learner begin with the model that learner.start names."""
+    """Let a new learner begin with the model, or the state, that learner.start names."""
     model = start_model(config)
     try:
-        model.to_online(learner, public=config.learner.public_start)
-    except ConfigError as error:
-        raise ConfigError(f"learner.start: {error.problem}", fix=error.fix) from None
+        if model is None:
+            _resume(config, learner)
+        else:
+            model.to_online(learner, public=config.learner.public_start)
+    except (ConfigError, SnapshotError) as error:
+        raise type(error)(f"learner.start: {error.problem}", fix=error.fix) from None
+
+
+def _resume(config: Config, learner: Any) -> None:
+    """Let a new learner go on from the state that `streampair backfill` has written.
+
+    Raises
+    ------
+    ConfigError
+        The learner is private, in a pipeline, or of another class; or the state is of other features.
+    SnapshotError
+        The state is damaged, or of other parameters.
+    """
+    file = config.learner.start
+    if is_private(config) or config.learner.class_ is None:
+        what = "private" if is_private(config) else "a pipeline"
+        raise ConfigError(
+            f"{file} is a state, and {config.learner.label()} is {what}: it begins with a model",
+            fix="name the JSON of a model",
+        )
+    body = unpack(config.start_content())
+    if body.get("learner") != class_name(learner) or not isinstance(body.get("state"), Mapping):
+        raise ConfigError(
+            f"{file} is no state of a {class_name(learner)}, but of {body.get('learner', 'a lane')!r}",
+            fix="make it with this learner: streampair backfill CONFIG TABLE --output start.state",
+        )
+    if isinstance(learner, auc.PairMoments | ranking.PairMoments) and learner.half_life is not None:
+        begin_with_table(learner, body["state"])
+    else:
+        learner.load_state(body["state"])
+    _check_declared(config, learner.feature_names, f"the state {file}")
 
 
 def build_lane(
