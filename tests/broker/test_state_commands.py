@@ -28,6 +28,7 @@ from streampair_connectors.kafka import (
     transactional_id,
     write_register_offline,
 )
+from streampair_connectors.stores.state import open_states
 from typer.testing import CliRunner
 
 from streampair.engine import UnusableLogError
@@ -472,6 +473,16 @@ def scored_once(app: App, ends: dict[int, int]) -> None:
     assert places == [(number, offset) for number, end in sorted(ends.items()) for offset in range(end)]
 
 
+async def planned_anew(app: App) -> Any:
+    async with open_states(load_config(app.path)) as states:
+        return await states.plan("anew")
+
+
+async def carried_out(app: App, plan: Any) -> None:
+    async with open_states(load_config(app.path)) as states:
+        await states.carry_out(plan)
+
+
 @pytest.mark.parametrize(
     ("place", "loss"),
     [
@@ -508,7 +519,10 @@ def test_a_lost_log_is_refused_and_a_new_model_begins_where_the_group_is(
     assert (lane["refused"], lane["fix"]) == (error.problem, error.fix)
     nobody(app)
     call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
+    waiting = asyncio.run(planned_anew(app))
     done = call("state", "recover", app.path, "--begin-anew", "--yes")["recovered"]
+    with pytest.raises(StreampairError, match="a start is not refused"):  # asked twice, answered twice
+        asyncio.run(carried_out(app, waiting))
     assert done == {"refused": error.problem, "begins": {"0": 60, "1": 60}}
     lane = call("state", "show", app.path)["lane"]
     assert (lane["refused"], lane["register"], lane["group_offset"]) == (None, "agrees", 60)

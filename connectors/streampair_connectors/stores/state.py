@@ -271,8 +271,19 @@ class States:
         return loaded.lane
 
     async def carry_out(self, plan: OverridePlan | AnewPlan) -> None:
-        """Apply a plan, durably."""
+        """Apply a plan, durably.
+
+        Raises
+        ------
+        StreampairError
+            As of `plan`; or something has changed since the plan was made.
+        """
         if isinstance(plan, AnewPlan):
+            now = await self.plan("anew")
+            if now.as_dict() != plan.as_dict():
+                raise StoreError(
+                    "store or offsets have changed since the question", fix="run the command again"
+                )
             await self.store.replace(plan.append, plan.starts)
             return
         await self.store.amend(plan.seen, plan.used, plan.accepted.append, plan.starts)
