@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +63,8 @@ Columns = list[NDArray[Any]]
 Learner = auc.PairFTRL | ranking.PairFTRL
 
 _NAME = "streampair history 1"
-_MOST_CHECKED = 100_000_000  # rows whose ids are compared, in 8 bytes each
+_MOST_CHECKED = 100_000_000  # rows whose ids are compared
+_COMPARED = 2**24  # ids that are compared at a time, in 16 bytes each
 _CHUNK = 2000  # rows that are prepared at a time, in the processor's cache
 
 ASSUMED = (
@@ -426,15 +428,18 @@ class Job:
             self._made = self._digest(self._standardisation), self._target(), self._design()
         return self._made
 
-    def check_ids(self, batches: Iterable[Any]) -> bool:
+    def check_ids(self, batches: Iterable[Any], *, each: Callable[..., Iterable[int]] = map) -> bool:
         """Refuse a table in which a row id occurs twice; of its batches the column of the ids is read alone.
 
-        `sums` sees what is in one batch, and an engine may add a batch twice. Memory is 16 bytes a row.
+        `sums` sees what is in one batch, and an engine may add a batch twice. Memory is at most 16 bytes for
+        each of 2^24 rows: a larger table is read as many times as it is larger, for a part of the ids each.
 
         Parameters
         ----------
         batches
-            As of `sums`; other columns may be missing.
+            As of `sums`; other columns may be missing. They are iterated over once for each part.
+        each
+            Calls a function with each part: `map`, or that of an executor, to which the batches are sent.
 
         Returns
         -------
@@ -443,16 +448,27 @@ class Job:
 
         Raises
         ------
+        ConfigError
+            If the batches can be read only once.
         RecordError
             If a row id is missing, of another type, or occurs twice.
         """
-        plain = self._plain
-        if plain.rows > _MOST_CHECKED:
+        _check_readable_again(batches)
+        rows = self._plain.rows
+        if rows > _MOST_CHECKED:
             return False
-        name = plain.row_id
-        read = [read_batch(batch, (), name, name, plain.salt).ids.hashes for batch in batches]
-        _check_once(np.concatenate(read) if read else np.empty(0, dtype=np.uint64))
+        parts = -(-rows // _COMPARED)
+        _refuse_repeated(sum(each(partial(self._repeated_ids, batches, parts), range(parts))))
         return True
+
+    def _repeated_ids(self, batches: Iterable[Any], parts: int, part: int) -> int:
+        """How many ids of a part, by the remainder of their hashes, occur twice."""
+        name, salt = self._plain.row_id, self._plain.salt
+        kept = []
+        for batch in batches:
+            hashes = read_batch(batch, (), name, name, salt).ids.hashes
+            kept.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
+        return _repeated(np.concatenate(kept) if kept else np.empty(0, dtype=np.uint64))
 
     def standardised(
         self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
@@ -879,11 +895,7 @@ def fit(
     >>> round(model.privacy["epsilon_spent"], 6), model.slots
     (1.0, 4000)
     """
-    if iter(batches) is batches:
-        raise ConfigError(
-            f"a {type(batches).__name__} can be read once, and there are two stages",
-            fix="give a list of batches, or an object whose __iter__ reads the table from its beginning",
-        )
+    _check_readable_again(batches)
     second = second_stage(job, account, new_attempt=new_attempt)
     if second is None:
         second = job.standardised(_total(job, batches), key, account=account, new_attempt=new_attempt)
@@ -912,18 +924,30 @@ def _total(job: Job, batches: Iterable[Any]) -> Sums:
     if total is None:
         raise RecordError("the table has no batches", fix="give at least one")
     if total.rows == len(ids):
-        _check_once(ids)
+        _refuse_repeated(_repeated(ids))
     return total
 
 
-def _check_once(ids: NDArray[np.uint64]) -> None:
-    """Refuse hashes of row ids of which one occurs twice; they are sorted in place.
+def _check_readable_again(batches: Iterable[Any]) -> None:
+    if iter(batches) is batches:
+        raise ConfigError(
+            f"a {type(batches).__name__} can be read once, and the table is read more than once",
+            fix="give a list of batches, or an object whose __iter__ reads the table from its beginning",
+        )
+
+
+def _repeated(hashes: NDArray[np.uint64]) -> int:
+    """How many hashes occur twice; they are sorted in place."""
+    hashes.sort()
+    return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
+
+
+def _refuse_repeated(again: int) -> None:
+    """Refuse a table in which so many row ids occur twice, by their hashes.
 
     Different numbers have different hashes. Two of 100,000,000 different texts have one hash with probability
     3e-4, and are refused too.
     """
-    ids.sort()
-    again = int(np.count_nonzero(ids[1:] == ids[:-1]))
     if again:
         raise RecordError(
             f"{again} row ids of the table occur twice, in two of its batches",

@@ -601,7 +601,10 @@ def test_a_row_id_in_two_files_is_refused_and_nothing_is_spent(
     assert "1 row ids of the table occur twice" in error("t")
     assert not Path("fraud-history.account.json").exists()
     assert not Path("start.json.sums").exists()
-    monkeypatch.setattr(jobs, "_MOST_CHECKED", N - 1)  # memory for more has nobody
+    monkeypatch.setattr(jobs, "_COMPARED", N // 3)
+    twice = call("fraud.toml", "t", "--output", "start.json", "--processes", 2, code=1)
+    assert "1 row ids of the table occur twice" in twice.stderr
+    monkeypatch.setattr(jobs, "_MOST_CHECKED", N - 1)
     result = call("fraud.toml", "t", "--output", "start.json", "--processes", 1)
     assert "ids_not_compared" in result.stderr
 

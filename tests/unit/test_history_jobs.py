@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, history, metric, models, privacy, ranking
 from streampair.errors import ConfigError, PrivacyError, PrivacyWarning, RecordError, StreampairError
-from streampair.history import Job
+from streampair.history import Job, jobs
 from streampair.privacy.mechanisms.table_moments import SumsRelease
 
 KEY = bytes(range(32))
@@ -392,6 +392,35 @@ def test_a_fit_refuses_an_id_that_is_in_two_batches(text: bool, tmp_path: Path) 
         assert str(copied.loc[0, "id"]) not in str(caught.value).split()
     assert not account.exists()  # nothing is spent
     history.fit(one, [table[250:], table[:250]], KEY, account=account)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_ids_of_a_large_table_are_compared_in_parts(text: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = frame().astype({"id": str if text else int})[["id"]]
+    batches, one, reads, sizes = [table[:250], table[250:]], job(), [0], list[int]()
+
+    class Read:
+        def __iter__(self) -> Any:
+            reads[0] += 1
+            yield from batches
+
+    true = jobs._repeated
+
+    def looked(hashes: np.ndarray) -> int:
+        sizes.append(len(hashes))
+        return true(hashes)
+
+    monkeypatch.setattr(jobs, "_repeated", looked)
+    monkeypatch.setattr(jobs, "_COMPARED", N // 5)
+    assert one.check_ids(Read())
+    assert reads == [5]
+    assert sum(sizes) == N
+    assert max(sizes) < N // 3  # 100 expected, a standard deviation of 9
+    batches[1] = pd.concat([table[250:460], table[:40]])
+    with pytest.raises(RecordError, match=r"^40 row ids of the table occur twice"):
+        one.check_ids(Read())
+    with pytest.raises(ConfigError, match="can be read once"):
+        one.check_ids(iter(batches))
 
 
 def test_a_fit_in_the_second_stage_refuses_an_id_that_is_in_two_batches(tmp_path: Path) -> None:

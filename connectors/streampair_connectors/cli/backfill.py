@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, NamedTuple
@@ -137,7 +138,15 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     ConfigError, RecordError, PrivacyError, StoreError, SourceError
         As of `streampair.history.Job`; or if the learner does not learn from a table.
     """
-    from streampair_connectors.history.passes import InOrder, MomentsPass, Partial, lock, readers, run_pass
+    from streampair_connectors.history.passes import (
+        InOrder,
+        MomentsPass,
+        Partial,
+        check_ids,
+        lock,
+        readers,
+        run_pass,
+    )
     from streampair_connectors.history.tables import open_table
 
     if is_stream(wanted.output):
@@ -162,16 +171,17 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     check_outputs({**outputs, "--account": account if private else None}, {**known, **files})
     processes = min(wanted.processes or _processes(table.rows), len(table.parts))
     with lock(locked), readers(processes) as pool:
-        partial = Partial(place, table.fingerprint())
+        kept = Partial(place, table.fingerprint())
 
         def read(work: Any, what: str) -> Any:
             with _progress(console, what, table.rows) as progress:
-                return run_pass(work, table, partial, pool, progress)
+                return run_pass(work, table, kept, pool, progress)
 
         result: dict[str, Any] = {"output": str(wanted.output), "rows": table.rows}
         if row_id is not None:
             job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
-            model = _release(config, job, table, row_id, wanted, read)
+            checked = partial(check_ids, job, table.column(row_id), pool)
+            model = _release(config, job, table, wanted, checked, read)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
             assert model.privacy is not None
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
@@ -273,7 +283,12 @@ def _learner(config: Config) -> Any:
 
 
 def _release(
-    config: Config, job: Job, table: Any, row_id: str, wanted: Request, read: Callable[[Any, str], Any]
+    config: Config,
+    job: Job,
+    table: Any,
+    wanted: Request,
+    checked: Callable[[], bool],
+    read: Callable[[Any, str], Any],
 ) -> models.Model:
     """Both stages of a job; what the account says has been released is not released again."""
     from streampair_connectors.history.passes import JobPass
@@ -288,7 +303,7 @@ def _release(
     second = second_stage(job, account, new_attempt=new)
     if second is None:
         number = job.next_attempt(account, new_attempt=new)
-        if not job.check_ids(table.column(row_id)):
+        if not checked():
             log.warning("ids_not_compared", rows=table.rows, next_step="check that no two rows have one id")
         sums = read(JobPass(job, table.reader, number), "rows, stage 1 of 2")
         second = job.standardised(sums, key, account=account, new_attempt=new)

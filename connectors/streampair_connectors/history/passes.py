@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, Protocol
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
 from streampair.history import Job, Sums
-from streampair_connectors.history.tables import Part, Reader, TableFiles
+from streampair_connectors.history.tables import Part, Reader, TableColumn, TableFiles
 
-__all__ = ["InOrder", "JobPass", "MomentsPass", "Partial", "Pass", "lock", "readers", "run_pass"]
+__all__ = ["InOrder", "JobPass", "MomentsPass", "Partial", "Pass", "check_ids", "lock", "readers", "run_pass"]
 
 _SAVE_EVERY = 5.0  # seconds between two writings of what has been summed up
 
@@ -298,7 +298,7 @@ def _found(work: Pass, parts: Sequence[Part], pool: Pool | None) -> Iterator[Any
         yield from map(work.part, parts)
         return
     waiting: deque[Future[Any]] = deque()
-    try:
+    with _alive():
         for part in parts[:1]:
             yield work.part(part)  # which compiles kernels once, before all processes would
         for part in parts[1:]:
@@ -307,6 +307,27 @@ def _found(work: Pass, parts: Sequence[Part], pool: Pool | None) -> Iterator[Any
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def check_ids(job: Job, ids: TableColumn, pool: Pool | None) -> bool:
+    """`Job.check_ids`, by these processes.
+
+    Raises
+    ------
+    RecordError
+        As of `Job.check_ids`.
+    SourceError
+        If a process has ended.
+    """
+    with _alive():
+        return job.check_ids(ids, each=map if pool is None else pool.executor.map)
+
+
+@contextlib.contextmanager
+def _alive() -> Iterator[None]:
+    """Say what to do if a process ends in this block."""
+    try:
+        yield
     except BrokenProcessPool:
         raise SourceError(
             "a process that read the table has ended, perhaps for lack of memory",

@@ -22,7 +22,7 @@ except ImportError:
         fix="pip install '.[history]' in the clone, or pip install pyarrow",
     ) from None
 
-__all__ = ["Part", "Reader", "TableFiles", "open_table"]
+__all__ = ["Part", "Reader", "TableColumn", "TableFiles", "open_table"]
 
 _FORMATS = {
     ".parquet": "parquet",
@@ -127,6 +127,26 @@ def _moments(name: str, kind: str, column: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class TableColumn:
+    """A column of a table, read from its beginning at each iteration: plain data, to be sent to tasks.
+
+    Attributes
+    ----------
+    parts
+        Of the table.
+    reader
+        Reads the column of a part.
+    """
+
+    parts: tuple[Part, ...]
+    reader: Reader
+
+    def __iter__(self) -> Iterator[Any]:
+        for part in self.parts:
+            yield from self.reader.batches(part)
+
+
+@dataclass(frozen=True)
 class TableFiles:
     """A table in files.
 
@@ -151,11 +171,10 @@ class TableFiles:
         """Number of rows."""
         return sum(rows for _, rows in self.parts)
 
-    def column(self, name: str) -> Iterator[Any]:
+    def column(self, name: str) -> TableColumn:
         """The batches of one column, in order."""
         reader = Reader(pa.schema([self.reader.schema.field(name)]), (), ())
-        for part, _ in self.parts:
-            yield from reader.batches(part)
+        return TableColumn(tuple(part for part, _ in self.parts), reader)
 
     def fingerprint(self) -> str:
         """A digest of path, size, time of change and end of each file, as they are now."""
