@@ -1,6 +1,7 @@
 """A private forest beside a private linear score, and beside what nothing is private about.
 
     python benchmarks/private_forest.py [--data DIR] [--epsilon 1] [--splits 5] [--gram] [--linear] [NAME ...]
+    python benchmarks/private_forest.py --speed
 
 Mean and standard error of the AUC on held-out fifths of random 80/20 splits, and seconds of the processor for
 one pass over the others. delta is one over the number of all rows; horizons are declared, but where it says
@@ -15,11 +16,15 @@ the records themselves, where `PrivateForest` makes rows up. The last lines say 
 
 With `--linear` there is the linear part of `PrivateForest` alone: the same model without what its leaves add.
 
+With `--speed` there is the processor's time to score and learn a record of generated ones, in a batch and one
+by one, without that of computing models; the ratio is the median over the rounds.
+
 A goal of `PrivateForest` is that of its set, or what `PairFTRL` has less .005, if that is more.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from argparse import Namespace
@@ -43,6 +48,8 @@ from streampair.privacy.mechanisms.synthetic_sample import SyntheticRows
 GOALS = {"letter": 0.885, "ijcnn1": 0.94, "bank": 0.77, "adult": 0.895}
 ALLOWED = 0.005
 FIRST_SPLIT = 3000  # as of `make utility`: earlier ones served to choose the defaults
+
+SPEED_ROWS = 20_000
 
 CEILING = "true Gram, not private"
 ALONE = "PrivateForest, linear part"
@@ -76,14 +83,17 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
         leaves, vectors = [], []
         for part in marked(train):
             vectors.append(part[:, :d].copy())
-            leaves.append(part[:, d : d + count * size].reshape(-1, count, size).argmax(axis=2))
+            leaves.append(part[:, d : d + count] - d - size * np.arange(count))
         weights = np.full(len(train), 1.0 / len(train))
         scores = np.concatenate(vectors) @ linear
         return SyntheticRows(np.concatenate(leaves).T.astype(np.uint8, order="C"), weights, scores)
 
     with patch.object(dp_forest, "synthetic_rows", known):
         w = rule._compute_model()[0]
-    scores = np.concatenate([part @ w for part in marked(test)])
+    out = [np.empty(len(part)) for part in marked(test)]
+    for part, each in zip(marked(test), out, strict=True):
+        model.run.design.score_rows(w, part, each)
+    scores = np.concatenate(out)
     return _sets.in_order("auc", data.y[test], scores)
 
 
@@ -114,8 +124,42 @@ LEARNERS: dict[str, Fitted] = {
 }
 
 
+def _taken(learner: Any, d: int, count: int, *, batch: bool) -> _timing.Measure:
+    """How long a learner that has released its moments takes to score and learn so many records."""
+    names, x = [f"f{j}" for j in range(d)], np.random.default_rng(1).uniform(-1.0, 1.0, (SPEED_ROWS, d))
+    bounds = dict.fromkeys(names, (-1.0, 1.0))
+    model = learner(epsilon=1.0, delta=1e-9, horizon=10**8, bounds=bounds, features=names, warmup=100, seed=1)
+    model.defer_fits()
+    rows, y = pd.DataFrame(x, columns=names), pd.Series(x[:, 0] > 0.3)
+    model.learn_many(rows[:1000], y[:1000])
+    if batch:
+        return _timing.timed(lambda: model.score_learn_many(rows[:count], y[:count]))
+    records = list(zip(rows[:count].to_dict("records"), y[:count].tolist(), strict=True))
+
+    def one_by_one() -> None:
+        for x, label in records:
+            model.take(x, label)
+
+    return _timing.timed(one_by_one)
+
+
+def _speed() -> Iterator[_timing.Row]:
+    for d in (20, 50):
+        for batch, count in ((True, SPEED_ROWS), (False, SPEED_ROWS // 10)):
+            ours, theirs = (_taken(c, d, count, batch=batch) for c in (auc.PrivateForest, auc.PairFTRL))
+            times = _timing.turns({"ours": ours, "theirs": theirs}, 9, warm=1)
+            forest, linear = (1e6 * statistics.median(times[name]) / count for name in ("ours", "theirs"))
+            yield {
+                **{"speed": "in a batch" if batch else "one by one", "d": d, "forest": forest},
+                **{"linear": linear, "ratio": _timing.ratio(times["ours"], times["theirs"])},
+            }
+
+
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """All cells of a set, then of the next."""
+    if options.speed:
+        yield from _speed()
+        return
     for name in options.names or GOALS:
         data = _sets.load(name, options.data)
         scores: dict[str, list[float]] = {}
@@ -154,6 +198,12 @@ def _row(data: _sets.Set, learner: str, scores: list[float]) -> _timing.Row:
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     """The table."""
+    if options.speed:
+        titles = (("d", "d", ">4"), ("  records", "speed", "<13"))
+        figures = (("PairFTRL us", "linear", ">12.2f"), ("PrivateForest us", "forest", ">17.2f"))
+        rows = ({**row, "speed": f"  {row['speed']}"} for row in rows)
+        yield from _timing.table([*titles, *figures, ("ratio", "ratio", ">6.1f")], rows)
+        return
     columns = [
         *(("set", "set", "<10"), ("rows", "rows", ">6"), ("d", "d", ">5"), ("  learner", "label", "<35")),
         *(("AUC", "auc", ">7.4f"), ("+-", "stderr", ">8.4f"), ("s", "seconds", ">8.1f")),
@@ -182,6 +232,7 @@ if __name__ == "__main__":
         "--epsilon": {"type": float, "default": 1.0},
         "--linear": {"action": "store_true", "help": "beside the linear part of the private forest alone"},
         "--gram": {"action": "store_true", "help": "beside the model with the true Gram matrix"},
+        "--speed": {"action": "store_true", "help": "time to score and learn a record"},
         "--splits": {"type": int, "default": 5, "help": "how many, at least 2"},
     }
     sys.exit(_timing.main(__doc__, measure, page, flags))

@@ -47,6 +47,7 @@ BLOCKS = {
     "forest-speed": ["python benchmarks/forest.py --speed"],
     "forest-pairs": ["python benchmarks/forest.py --pairs"],
     "private-forest": ["python benchmarks/private_forest.py"],
+    "private-forest-speed": ["python benchmarks/private_forest.py --speed"],
     "private-forest-gram": ["python benchmarks/private_forest.py --gram"],
     "yang2021": ["python -m benchmarks.papers yang2021"],
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],

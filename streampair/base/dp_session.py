@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from streampair.base.start_model import StartModel
 from streampair.base.validation import ValidatedParameters
 from streampair.errors import ConfigError, PrivacyWarning
-from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
 from streampair.privacy.mechanisms.base import Link, MechanismState, Release, Settings, SlotBatch
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
@@ -558,7 +557,7 @@ class PrivateSession:
                 score = math.nan
             self.take(x, label, origin)
             return score
-        score = float(vectors_kernels.dot(self.weights, design.ready[0]))
+        score = float(design.dot(self.weights, design.ready[0]))
         self.counts.ignored_features += len(x) - len(design.names)
         design.label[0] = label
         self._take_slot(self._origin(x) if origin is None else origin, prepared=True)
@@ -780,7 +779,7 @@ class PrivateSession:
             if learning or part_scores is not None:
                 design.prepare(part, ready, usable)
             if not learning and part_scores is not None:
-                vectors_kernels.score_many(self.weights, ready, part_scores)
+                design.score_rows(self.weights, ready, part_scores)
             queries = {} if part_scores is None else {"scored": ready, "scores": part_scores}
             blank = None if null is None else null[start:stop]
             if blank is not None and blank.any():
@@ -871,8 +870,8 @@ class PrivateSession:
         return self.design.of(x)
 
     def score(self, x: Any) -> float:
-        """`weights . vector(x)`."""
-        return float(vectors_kernels.dot(self.weights, self.design.of(x)))
+        """Score of a record to score."""
+        return float(self.design.dot(self.weights, self.design.of(x)))
 
     def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         """Design vectors (n, d) of records with exactly the features; None if one has others."""

@@ -96,6 +96,8 @@ class PreparedBatch:
         Returns the published weights (d,) of the moment.
     vectors
         Maps k usable records to the array (k, d) that these weights multiply.
+    dot
+        Multiplies weights with one of its rows.
     refused
         Error of `score_one` or `learn_one` by row index: the row's score is meaningless.
     slots_until_release
@@ -119,8 +121,10 @@ class PreparedBatch:
         vectors: Callable[[Sequence[Mapping[Any, Any]]], Array],
         refused: Mapping[int, RecordError] | None = None,
         *,
+        dot: Callable[[Array, Array], float] = vectors_kernels.dot,
         slots_until_release: Callable[[], int] | None = None,
     ) -> None:
+        self._dot = dot
         self._slots_until_release = slots_until_release
         self._count = count
         self._learn = learn
@@ -153,9 +157,7 @@ class PreparedBatch:
         self._part(slice(begin, self._count), scores)
         if stops:
             vectors = self._vectors(others)
-            self.other_scores = [
-                float(vectors_kernels.dot(w, row)) for w, row in zip(kept, vectors, strict=True)
-            ]
+            self.other_scores = [float(self._dot(w, row)) for w, row in zip(kept, vectors, strict=True)]
         values: list[float] = scores.tolist()
         return values
 

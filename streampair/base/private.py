@@ -427,6 +427,7 @@ class PrivateLearner(Learner):
 
         return PreparedBatch(
             *(len(rows), learn, lambda: run.weights, self._vectors_of, refused),
+            dot=run.design.dot,
             slots_until_release=lambda: (
                 max(run.settings.warmup - run.slots, 0) or run.state.slots_until_release
             ),

@@ -98,21 +98,41 @@ def tree_leaves(
     Of a field of several columns the place is the number of its category. Where there is none, NaN, each node
     has a side for it by a hash.
     """
-    nodes = fields.shape[1]
+    trees, nodes = fields.shape
+    numbers = True
+    for f in range(len(sizes)):
+        numbers = numbers and sizes[f] == 1
     for r in range(places.shape[0]):
-        for t in range(fields.shape[0]):
-            node = 1
-            while node < nodes:
-                f, cut = fields[t, node], cuts[t, node]
-                place = places[r, f]
-                if place != place:
-                    right = _right(t, node, SALTS, 0)
-                elif sizes[f] == 1:
-                    right = place > cut
-                else:
-                    right = _right(t, node, cut, int(place))
-                node = 2 * node + (1 if right else 0)
-            leaves[r, t] = node - nodes
+        place, node = places[r], leaves[r]
+        plain = numbers
+        for f in range(len(sizes)):
+            plain = plain and place[f] == place[f]
+        node[:] = 1
+        # A level of all trees at a time: no step waits for the one before.
+        level = 1
+        while level < nodes:
+            if plain:
+                for t in range(trees):
+                    at = node[t]
+                    node[t] = 2 * at + (1 if place[fields[t, at]] > cuts[t, at] else 0)
+            else:
+                for t in range(trees):
+                    at = node[t]
+                    f = fields[t, at]
+                    node[t] = 2 * at + (1 if _turns_right(t, at, cuts[t, at], place[f], sizes[f]) else 0)
+            level *= 2
+        for t in range(trees):
+            node[t] -= nodes
+
+
+@kernel
+def _turns_right(t: int, node: int, cut: float, place: float, size: int) -> bool:
+    """Whether a place in a field of so many columns is to the right of a node of tree t."""
+    if place != place:
+        return _right(t, node, SALTS, 0)
+    if size == 1:
+        return place > cut
+    return _right(t, node, cut, int(place))
 
 
 @kernel
@@ -161,10 +181,11 @@ def tree_marks(
     leaves: NDArray[np.int64],
     out: Array,
 ) -> None:
-    """Behind the columns of out, (n, d + ...), by places: 1 for each tree's leaf, then each field's bin.
+    """Behind the columns of out, (n, d + trees + fields), by places: each tree's leaf, then each field's bin.
 
-    A field of one column has so many bins, one of several a bin for each; what is in none of them has no bin,
-    nor has a number that is lost.
+    They are numbers of coordinates: d features, then the leaves of all trees, then the bins of all fields. A
+    field of one column has so many bins, one of several a bin for each; -1 is no bin, of what is in none of
+    its categories and of a number that is lost.
     """
     trees, size = fields.shape
     tree_leaves(places, sizes, fields, cuts, leaves)
@@ -172,42 +193,64 @@ def tree_marks(
     for f in range(len(sizes)):
         d += sizes[f]
     for r in range(places.shape[0]):
-        out[r, d:] = 0.0
         for t in range(trees):
-            out[r, d + t * size + leaves[r, t]] = 1.0
-        column = d + trees * size
+            out[r, d + t] = d + t * size + leaves[r, t]
+        coordinate = d + trees * size
         for f in range(len(sizes)):
+            place, bin_of = places[r, f], -1
             if sizes[f] > 1:
-                if places[r, f] < sizes[f]:
-                    out[r, column + int(places[r, f])] = 1.0
-                column += sizes[f]
+                if place < sizes[f]:
+                    bin_of = coordinate + int(place)
+                coordinate += sizes[f]
             else:
-                if places[r, f] == places[r, f]:
-                    out[r, column + min(int(places[r, f] * bins), bins - 1)] = 1.0
-                column += bins
+                if place == place:
+                    bin_of = coordinate + min(int(place * bins), bins - 1)
+                coordinate += bins
+            out[r, d + trees + f] = bin_of
 
 
 @kernel
-def tree_sums(rows: Array, labels: Array, d: int, leaves: int, sums: NDArray[np.int64]) -> None:
+def tree_sums(rows: Array, labels: Array, d: int, trees: int, leaves: int, sums: NDArray[np.int64]) -> None:
     """Count what rows mark: 1 for each leaf, then the sign of its label, 1 for each bin.
 
-    rows (n, d + leaves + bins); sums, from behind: counts of bins, before them labels of leaves, then counts
-    of leaves. A row whose label is NaN is a null record, which adds 0.
+    rows (n, d + trees + fields) as `tree_marks` writes them; so many leaves in all. sums, from behind: counts
+    of bins, before them labels of leaves, then counts of leaves, behind second moments. A row whose label is
+    NaN is a null record, which adds 0.
     """
-    width = rows.shape[1] - d
-    first = sums.shape[0] - width - leaves
+    first = d * (d + 1) // 2 + d
     for r in range(rows.shape[0]):
         if labels[r] != labels[r]:
             continue
         sign = 1 if labels[r] > 0.0 else -1
         row = rows[r]
-        for j in range(leaves):
-            if row[d + j] != 0.0:
-                sums[first + j] += 1
-                sums[first + leaves + j] += sign
-        for j in range(leaves, width):
-            if row[d + j] != 0.0:
-                sums[first + leaves + j] += 1
+        for j in range(d, d + trees):
+            leaf = first + int(row[j]) - d
+            sums[leaf] += 1
+            sums[leaf + leaves] += sign
+        for j in range(d + trees, rows.shape[1]):
+            if row[j] >= 0.0:
+                sums[first + leaves + int(row[j]) - d] += 1
+
+
+@kernel
+def tree_row_scores(w: Array, rows: Array, d: int, trees: int, out: Array) -> None:
+    """Scores of rows as `tree_marks` writes them: weights w times d values, plus the weights of the leaves.
+
+    The bits are those of `vectors.dot` of w and a row that has 1 at each of these leaves and 0 at all others:
+    its four interleaved sums are never -0, so what is 0 changes none of them. Weights of bins are 0.
+    """
+    whole = len(w) - len(w) % 4
+    sums = np.empty(4)
+    for r in range(rows.shape[0]):
+        row = rows[r]
+        sums[:] = 0.0
+        for i in range(d):
+            sums[i % 4 if i < whole else 0] += w[i] * row[i]
+        for j in range(d, d + trees):
+            leaf = int(row[j])
+            if leaf >= 0:
+                sums[leaf % 4 if leaf < whole else 0] += w[leaf]
+        out[r] = (sums[0] + sums[1]) + (sums[2] + sums[3])
 
 
 @kernel

@@ -74,6 +74,7 @@ class _RawVectors:
     """Records as raw values less their centres, of which what is missing counts as 0."""
 
     read_cell = staticmethod(features.as_number)
+    dot = staticmethod(vectors.dot)
 
     def __init__(self, names: Sequence[Hashable], limit: float, centre: Array | None = None) -> None:
         self._limit = limit
@@ -129,6 +130,7 @@ class _ScaledVectors:
 
     def __init__(self, design: Design) -> None:
         self._design = design
+        self.dot = design.dot
 
     def one(self, x: Mapping[Any, Any]) -> Array:
         """Vector (d,) of a record: a view of scratch."""
@@ -159,6 +161,7 @@ class _NoVectors:
     """Records of a private learner that knows no features yet."""
 
     read_cell = staticmethod(features.number)
+    dot = staticmethod(vectors.dot)
 
     @staticmethod
     def one(x: Mapping[Any, Any]) -> Array:
@@ -249,7 +252,7 @@ class _LinearScorer(ModelScorer):
         self._vectors, self._weights = made, weights
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
-        return float(vectors.dot(self._weights, self._vectors.one(x)))
+        return float(self._vectors.dot(self._weights, self._vectors.one(x)))
 
     def score_rows(self, columns: list[Hashable], rows: Array) -> Array:
         return self._vectors.scores(self._weights, self._vectors.rows(columns, rows))
@@ -395,7 +398,7 @@ def _random_forest_scorer(document: RandomForestModel) -> ModelScorer:
     if design.trees.sizes.tolist() != list(document.field_sizes):
         raise ValueError("field_sizes are not those of the features")
     design.trees.fields[...], design.trees.cuts[...] = fields, values
-    weights = np.zeros(design.width)
+    weights = np.zeros(design.coordinates)
     d = len(document.features)
     weights[:d] = document.weights
     weights[d : d + leaves.size] = leaves.ravel()

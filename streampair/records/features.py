@@ -898,10 +898,13 @@ class Design:
     start
         Vectors of the model that records are scored with until the moments are released; None: of itself.
     width, chunk
-        Number of coordinates of a design, d or more, and number of rows prepared at a time.
+        Number of columns of a design, d or more, and number of rows prepared at a time.
     """
 
     chunk = 1024
+
+    #: Score of a design by weights; a callable without a frame of its own, since each record needs it.
+    dot: Callable[[Array, Array], float] = staticmethod(vectors.dot)
 
     def __init__(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> None:
         self.names: tuple[Hashable, ...] = tuple(in_order(names))
@@ -1014,10 +1017,14 @@ class Design:
         return ready
 
     def scores(self, weights: Array, raw: Array, out: Array) -> None:
-        """Write linear scores (n,) of raw rows into `out`, in chunks: designs can be far longer than rows."""
+        """Write linear scores (n,) of raw rows into `out`, in chunks: designs can be longer than rows."""
         for start in range(0, len(raw), self.chunk):
             part = raw[start : start + self.chunk]
-            vectors.score_many(weights, self.prepared(part), out[start : start + len(part)])
+            self.score_rows(weights, self.prepared(part), out[start : start + len(part)])
+
+    def score_rows(self, weights: Array, rows: Array, out: Array) -> None:
+        """Write scores (n,) of designs (n, width) into `out`."""
+        vectors.score_many(weights, rows, out)
 
     def clip(self, raw: Array, ready: Array, usable: Array) -> None:
         """Write raw rows, scaled and clipped to [-1, 1], into `ready`, and 0 for rows not all finite."""

@@ -24,8 +24,6 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-_CACHED = 2**18
-
 TREES = 100
 DEPTH = 6
 """Default parameters of a forest."""
@@ -98,10 +96,18 @@ class Trees:
 
 
 class RandomTreeDesign(Design):
-    """A design of d numbers, followed by indicators of the leaves and the bins of the record.
+    """A design of d numbers, followed by the leaf of each tree and the bin of each field.
 
-    Before the moments are released all indicators are 0. After that a record with missing values is usable
-    too, for its leaves; sums over rows leave out its linear part.
+    A leaf, or a bin, stands for a coordinate that is 1 while those of the other leaves are 0; a row has its
+    number. Before the moments are released there are none, -1. After that a record with missing values is
+    usable too, for its leaves; sums over rows leave out its linear part.
+
+    Attributes
+    ----------
+    trees
+        The trees.
+    coordinates
+        Number of coordinates of the weights: features, leaves of all trees, and bins of all fields.
     """
 
     def __init__(
@@ -114,9 +120,8 @@ class RandomTreeDesign(Design):
         super().__init__(names, bounds)
         d, sizes = len(self.names), fields_of(self.names)
         self.trees = Trees(sizes, trees, depth)
-        self.width = d + trees * 2**depth + marks_of(sizes)
-        # As many rows as fit into the processor's cache.
-        self.chunk = min(max(_CACHED // self.width, 32), self.chunk)
+        self.width = d + trees + len(sizes)
+        self.coordinates = d + trees * 2**depth + marks_of(sizes)
         self.clipped, self.ready = np.empty((1, d)), np.empty((1, self.width))
         self._gaps = False
         self._one = (np.empty((1, d)), np.empty((1, len(sizes))), np.empty((1, trees), dtype=np.int64))
@@ -135,7 +140,7 @@ class RandomTreeDesign(Design):
             self._gaps = not usable[0]
         ready[:, :d] = linear
         if not self.standardised:
-            ready[:, d:] = 0.0
+            ready[:, d:] = -1.0
             return
         # A standard deviation has the length cap / CAP.
         random_trees.tree_places(raw, trees.sizes, self.scaling, self.cap, CAP / self.cap, places)
@@ -144,6 +149,16 @@ class RandomTreeDesign(Design):
         if gaps.any():
             # A record without any known feature is not usable.
             usable[gaps] = np.isfinite(raw[gaps]).any(axis=1)
+
+    def dot(self, weights: Array, row: Array) -> float:
+        """As `Design.dot`."""
+        out = np.empty(1)
+        self.score_rows(weights, row[None], out)
+        return float(out[0])
+
+    def score_rows(self, weights: Array, rows: Array, out: Array) -> None:
+        """As `Design.score_rows`."""
+        random_trees.tree_row_scores(weights, rows, len(self.names), len(self.trees.fields), out)
 
     def whole(self, x: Any) -> bool:
         """As `Design.whole`: a record with a missing value is not whole, whatever its leaves are."""

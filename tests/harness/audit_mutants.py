@@ -159,9 +159,9 @@ def centred_leaves(patch: pytest.MonkeyPatch) -> None:
     """Labels are centred before they are summed, and not after that."""
     true = random_trees.tree_sums
 
-    def centred(rows: Any, labels: Any, d: int, leaves: int, sums: np.ndarray) -> None:
-        first, before = sums.size - (rows.shape[1] - d) - leaves, sums.copy()
-        true(rows, labels, d, leaves, sums)
+    def centred(rows: Any, labels: Any, d: int, trees: int, leaves: int, sums: np.ndarray) -> None:
+        first, before = d * (d + 1) // 2 + d, sums.copy()
+        true(rows, labels, d, trees, leaves, sums)
         counted = slice(first, first + leaves)
         sums[first + leaves : first + 2 * leaves] -= sums[counted] - before[counted]
 

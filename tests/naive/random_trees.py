@@ -83,6 +83,18 @@ def marks(places: Sequence[float], sizes: Sequence[int], forest: Sequence[Any], 
     return out
 
 
+def indicators(rows: Any, coordinates: int, d: int) -> Any:
+    """Rows of d values and numbers of coordinates, -1 for none, as values and indicators."""
+    out = np.zeros((len(rows), coordinates))
+    for row, wide in zip(rows, out, strict=True):
+        wide[:d] = row[:d]
+        for number in row[d:]:
+            assert number == int(number)
+            if number >= 0:
+                wide[int(number)] = 1.0
+    return out
+
+
 def tree_sums(rows: Sequence[Sequence[float]], labels: Sequence[float], leaves: int) -> list[int]:
     """Counts of leaves, labels of leaves, counts of bins, of marked rows."""
     total = np.zeros(len(rows[0]) + leaves)

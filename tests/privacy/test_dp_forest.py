@@ -60,7 +60,7 @@ def summed(ready: np.ndarray, label: float, *, tail: bool = True) -> np.ndarray:
     linear, labels = np.ascontiguousarray(ready[None, :D]), np.array([label])
     dp_steps.second_moment_sums(linear, labels, 0.3, 1.0 / 1.3, PLAN.grid, cells)
     if tail:
-        random_trees.tree_sums(ready[None], labels, D, PLAN.leaves, cells)
+        random_trees.tree_sums(ready[None], labels, D, PLAN.trees, PLAN.leaves, cells)
     return cells * PLAN.steps
 
 
@@ -96,9 +96,10 @@ def test_the_diameter_is_that_of_the_slow_reference() -> None:
     for _ in range(3):
         values = rng.uniform(-1.0, 1.0, (1, D))
         places = [naive.place(2.0 * v) for v in values[0]]
-        assert design_of(values)[0, D:].tolist() == naive.marks(places, [1] * D, trees, BINS)
+        wide = naive.indicators(design_of(values), D + PLAN.leaves + PLAN.marks, D)
+        assert wide[0, D:].tolist() == naive.marks(places, [1] * D, trees, BINS)
     # A part of each tree, and a bin of each column.
-    assert design_of(values)[0, D:].sum() == TREES + D
+    assert wide[0, D:].sum() == TREES + D
 
 
 def test_the_shares_of_mu() -> None:

@@ -370,7 +370,7 @@ def test_a_replaced_category_moves_two_bins_of_its_field() -> None:
     assert (
         plan.dim
         == plan.packed + 2 * plan.leaves + BINS + 5 + 3
-        == design.width - d + plan.packed + plan.leaves
+        == design.coordinates - d + plan.packed + plan.leaves
     )
     rng = np.random.default_rng(5)
     raw = np.zeros((60, d))
@@ -378,7 +378,7 @@ def test_a_replaced_category_moves_two_bins_of_its_field() -> None:
     raw[np.arange(60), 1 + rng.integers(0, 5, 60)] = 1.0
     raw[np.arange(50), 6 + rng.integers(0, 3, 50)] = 1.0  # of ten the last field is unknown
     raw[3, 1:] = 1.0  # more than one: the first
-    marks = design.prepared(raw)[:, d + plan.leaves :]
+    marks = naive.indicators(design.prepared(raw), design.coordinates, d)[:, d + plan.leaves :]
     assert set(marks.sum(axis=1)) == {2.0, 3.0}
     apart = np.square(marks[:, None] - marks[None]).sum(axis=2)
     assert apart.max() == 2 * 3
@@ -449,7 +449,8 @@ def test_leaves_learn_from_records_with_gaps() -> None:
     ready, usable = np.empty((5, design.width)), np.empty(5)
     design.prepare(raw, ready, usable)
     assert usable.tolist() == [1.0, 1.0, 1.0, 0.0, 1.0]
-    leaves, bins = ready[:, 2 : 2 + plan.leaves], ready[:, 2 + plan.leaves :]
+    wide = naive.indicators(ready, design.coordinates, 2)
+    leaves, bins = wide[:, 2 : 2 + plan.leaves], wide[:, 2 + plan.leaves :]
     assert leaves.sum(axis=1).tolist() == [plan.trees] * 5
     assert (leaves[1] == leaves[2]).all()
     assert not (leaves[1] == leaves[4]).all()  # a gap is no 0

@@ -30,6 +30,7 @@ from streampair.kernels import platt as link_kernels
 from streampair.kernels import random_trees as tree_kernels
 from streampair.kernels import rolling_auc as rolling_auc_kernels
 from streampair.kernels import state as state_kernels
+from streampair.kernels import vectors as vector_kernels
 from streampair.kernels.pairs import BLOCK
 from streampair.offline.risk import packed
 from streampair.records.features import as_code, which
@@ -2360,26 +2361,48 @@ def tree_places(kernel: Any, rng: Rng) -> None:
         assert found == pytest.approx(wanted, rel=1e-9, nan_ok=True)
 
 
+def marked_rows(rng: Rng) -> Any:
+    """Two values, two trees of four leaves, and a bin of two in each of two fields, or none."""
+    marks = [2 + rng.integers(0, 4, 6), 6 + rng.integers(0, 4, 6), [10, 11, -1, 10, -1, 11], [-1, 12, 13] * 2]
+    return np.concatenate((rng.normal(size=(6, 2)), np.transpose(marks)), axis=1)
+
+
 @against(random_trees.marks)
 def tree_marks(kernel: Any, rng: Rng) -> None:
     fields, cuts, references = wood()
     places, leaves = placed(rng, 9), np.zeros((9, 6), dtype=np.int64)
     d = len(COLUMNS)
-    out = np.full((9, d + 6 * 16 + 2 * 5 + 10), 7.0)
+    out = np.full((9, d + 6 + len(SIZES)), 7.0)
     kernel(places, SIZES, fields, cuts, 5, leaves, out)
     assert (out[:, :d] == 7.0).all()
-    for row, found in zip(places.tolist(), out[:, d:].tolist(), strict=True):
+    wide = random_trees.indicators(out, d + 6 * 16 + 2 * 5 + 10, d)
+    for row, found in zip(places.tolist(), wide[:, d:].tolist(), strict=True):
         assert found == random_trees.marks(row, SIZES.tolist(), references, 5)
 
 
 @against(random_trees.tree_sums)
 def tree_sums(kernel: Any, rng: Rng) -> None:
-    rows, sums = np.zeros((6, 2 + 8 + 4)), np.zeros(5 + 8 + 8 + 4, dtype=np.int64)
-    rows[:, 2:] = rng.uniform(size=(6, 12)) < 0.4
+    rows, sums = marked_rows(rng), np.zeros(5 + 8 + 8 + 4, dtype=np.int64)
     labels = np.array([1.0, -1.0, math.nan, 1.0, 0.3, -1.0])
-    kernel(rows, labels, 2, 8, sums)
+    kernel(rows, labels, 2, 2, 8, sums)
     assert not sums[:5].any()
-    assert sums[5:].tolist() == random_trees.tree_sums(rows[:, 2:].tolist(), labels.tolist(), 8)
+    wide = random_trees.indicators(rows, 2 + 8 + 4, 2)
+    assert sums[5:].tolist() == random_trees.tree_sums(wide[:, 2:].tolist(), labels.tolist(), 8)
+
+
+@against(random_trees.indicators)
+def tree_row_scores(kernel: Any, rng: Rng) -> None:
+    """The bits of `vectors.dot` of the wide rows, whatever is left over of four, and where weights are -0."""
+    for length in (2, 10, 11, 12, 13, 14):
+        rows, w, scores = marked_rows(rng), rng.normal(size=length), np.empty(6)
+        w[10:] = 0.0  # of bins
+        w[rng.uniform(size=length) < 0.3] = -0.0
+        if length == 2:  # of a start model, before there are leaves
+            rows[:, 2:] = -1.0
+        kernel(w, rows, 2, 2, scores)
+        wide = random_trees.indicators(rows, length if length == 2 else 14, 2)[:, :length]
+        wanted = [vector_kernels.dot(w, row.copy()) for row in wide]
+        assert scores.tobytes() == np.array(wanted).tobytes()
 
 
 @against(random_trees.tree_rake)

@@ -22,7 +22,7 @@ from streampair.privacy.mechanisms.second_moments import (
 )
 from streampair.privacy.mechanisms.start_moments import MOST_CENTRE
 from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, synthetic_rows
-from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees, marks_of
+from streampair.records.random_trees import DEPTH, TREES, RandomTreeDesign, Trees, marks_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -204,18 +204,21 @@ class DPForestState(MomentsState):
         super().__init__(plan)
         self.trees = Trees(plan.sizes, plan.trees, plan.depth)
         self._w = np.zeros(plan.features + plan.leaves + plan.marks)
-        of_numbers = [np.full(BINS if size == 1 else size, size == 1) for size in plan.sizes]
-        self._bins = plan.features + plan.leaves + np.flatnonzero(np.concatenate(of_numbers))
-        self._marked = sum(size == 1 for size in plan.sizes)
+        # Columns of the bins of numbers.
+        self._bins = plan.features + plan.trees + np.flatnonzero(np.array(plan.sizes) == 1)
 
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
         plan = self.plan
         d = plan.features
         # A number without a bin is missing: only the leaves learn the record.
-        whole = rows[:, self._bins].sum(axis=1) == self._marked
+        whole = np.all(rows[:, self._bins] >= 0.0, axis=1)
         linear = rows[:, :d] * whole[:, None]
         self.block.add(dp_steps.second_moment_sums, linear, labels, self._centre, self._weight, plan.grid)
-        self.block.add(random_trees.tree_sums, rows, labels, d, plan.leaves)
+        self.block.add(random_trees.tree_sums, rows, labels, d, plan.trees, plan.leaves)
+
+    def _score(self, rows: Floats, scores: Floats) -> None:
+        plan = self.plan
+        random_trees.tree_row_scores(self.average, rows, plan.features, plan.trees, scores)
 
     def _grids(self) -> Floats:
         return self.plan.steps

@@ -954,7 +954,7 @@ class MomentsState(MechanismState):
             part = batch.part(start, min(start + self._due - self.steps, n))
             start += len(part.rows)
             if len(part.scores):
-                vectors.score_many(self.average, part.scored, part.scores)
+                self._score(part.scored, part.scores)
             self._add(part.rows, part.labels)
             released = self.steps == self._due
             if chain is not None:
@@ -964,6 +964,10 @@ class MomentsState(MechanismState):
                     chain.advance((self.total if self._at_horizon() else self.block).cells())
             if released:
                 self._release(stream)
+
+    def _score(self, rows: Floats, scores: Floats) -> None:
+        """Write scores (n,) of designs under the published weights."""
+        vectors.score_many(self.average, rows, scores)
 
     def _add(self, rows: Floats, labels: Floats) -> None:
         self._sum_up(rows, labels)
