@@ -223,11 +223,11 @@ class Learner(base.Estimator):
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Design vectors of several records, shape (n, d)."""
 
-    def comparator_design(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+    def comparator_design(self, xs: Sequence[Mapping[Any, Any]]) -> Any:
         """What the weights of the comparator of a regret multiply, (n, d), up to a constant for each column.
 
-        Its ball has the radius `comparator_radius`. These are the design vectors, of a learner that scales
-        features in units of their spreads.
+        An array, or a sparse matrix of SciPy. The ball of the comparator has the radius `comparator_radius`.
+        These are the design vectors, of a learner that scales features in units of their spreads.
         """
         return self.design_many(xs)
 

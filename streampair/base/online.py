@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import scipy  # its modules are loaded on first use
 from numpy.typing import NDArray
 
 from streampair import buffers, losses, schedules
@@ -1360,15 +1361,33 @@ class OnlinePairLearner(Learner):
         rows = features.packed(self._columns.names, xs, self._limit)
         if rows is not None:
             return rows
-        out = np.empty((len(xs), self._columns.count))
-        for i, x in enumerate(xs):
-            out[i] = self.design(x)
-        return out
+        if self._rule.linear:
+            out: Array = self._gathered_design(xs).toarray()
+            return out
+        return np.array([self.design(x) for x in xs]).reshape(len(xs), self._columns.count)
 
-    def comparator_design(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
-        """`design_many` in units of the spreads of now."""
-        rows = self.design_many(xs)
-        return rows if self.scale is None else rows * self._column(scaling.UNIT)
+    def _gathered_design(self, xs: Sequence[Mapping[Any, Any]]) -> Any:
+        """`design` of several records of a linear learner, as a sparse matrix (n, d)."""
+        places, values, ends = [np.zeros(0, np.int64)], [np.zeros(0)], [0]
+        for x in xs:
+            count = self._gather(self._read(x, self._limit), grow=False)
+            gathered = self._columns.gathered
+            places.append(gathered[:count].view(np.int64).copy())
+            values.append(gathered[count : 2 * count].copy())
+            ends.append(ends[-1] + count)
+        columns, cells = np.concatenate(places), np.concatenate(values)
+        cells = np.where(np.isnan(cells), self._column(scaling.CENTRE)[columns], cells)
+        return scipy.sparse.csr_array((cells, columns, ends), shape=(len(xs), self._columns.count))
+
+    def comparator_design(self, xs: Sequence[Mapping[Any, Any]]) -> Any:
+        """`design_many` in units of the spreads of now; a sparse matrix unless all have all features."""
+        rows: Any = features.packed(self._columns.names, xs, self._limit)
+        if rows is None:
+            rows = self._gathered_design(xs) if self._rule.linear else self.design_many(xs)
+        if self.scale is None:
+            return rows
+        unit = self._column(scaling.UNIT)
+        return rows * unit if isinstance(rows, np.ndarray) else rows.multiply(unit).tocsr()
 
     # ---- state -----------------------------------------------------------------------------------------
 

@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy  # its modules are loaded on first use
 from numpy.typing import NDArray
 
 from streampair import losses
 from streampair.kernels import symmetric
 
-__all__ = ["Pairs", "QuadraticPairs", "minimise"]
+__all__ = ["Pairs", "QuadraticPairs", "SparsePairs", "minimise", "pairs_of"]
 
 Array = NDArray[np.float64]
 
@@ -128,8 +129,18 @@ def _accelerate(
     return w
 
 
+#: A matrix with more entries than this for each that is not 0 is multiplied faster as a sparse one.
+_SPARSE = 16
 #: Multiplications in a product of matrices that BLAS does in one thread.
 _PRODUCT = 1 << 17
+
+
+def pairs_of(rows: Any, offset: Array | None = None) -> Pairs:
+    """Pairs of these rows, an array or a sparse matrix; `SparsePairs` if nearly all of them is 0."""
+    filled = np.count_nonzero(rows) if isinstance(rows, np.ndarray) else rows.nnz
+    if filled * _SPARSE < rows.shape[0] * rows.shape[1]:
+        return SparsePairs(scipy.sparse.csr_array(rows), offset)
+    return Pairs(rows if isinstance(rows, np.ndarray) else rows.toarray(), offset)
 
 
 class Pairs:
@@ -138,7 +149,7 @@ class Pairs:
     Parameters
     ----------
     rows
-        (n, d).
+        (n, d), an array or a sparse matrix.
     offset
         (n,); None: zero.
 
@@ -152,12 +163,12 @@ class Pairs:
 
     patience = 1
 
-    def __init__(self, rows: Array, offset: Array | None = None) -> None:
+    def __init__(self, rows: Any, offset: Array | None = None) -> None:
         self.rows, self.offset = rows, offset
         self.size = rows.shape[1]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return int(self.rows.shape[0])
 
     def arguments(self, w: Array) -> Array:
         """Argument of the loss of each pair, (n,), for the weights (size,)."""
@@ -166,11 +177,14 @@ class Pairs:
 
     def gradient(self, slopes: Array) -> Array:
         """Gradient (size,) of the sum of losses with these slopes (n,)."""
-        return self.rows.T @ slopes
+        out: Array = self.rows.T @ slopes
+        return out
 
     def reach(self) -> float:
         """Mean squared norm of the gradient of an argument."""
-        return float(np.mean(np.einsum("ij,ij->i", self.rows, self.rows)))
+        if isinstance(self.rows, np.ndarray):
+            return float(np.mean(np.einsum("ij,ij->i", self.rows, self.rows)))
+        return float(self.rows.data @ self.rows.data) / len(self)
 
     def only(self, use: NDArray[np.bool_]) -> Pairs:
         """Those of the pairs."""
@@ -186,6 +200,36 @@ class Pairs:
         out = np.zeros(self.size)
         n = min(self.size, len(start))
         out[:n] = start[:n]
+        return out
+
+    def whole(self, w: Array) -> Array:
+        """The weights of all features."""
+        return w
+
+
+class SparsePairs(Pairs):
+    """Pairs of which nearly all entries are 0, as the columns of texts are.
+
+    A feature that no pair has is left out: its best weight is 0. So time and memory are those of the records
+    in the sample, however many features a stream has had.
+    """
+
+    def __init__(self, rows: Any, offset: Array | None = None) -> None:
+        self._columns, self._features = np.unique(rows.indices), rows.shape[1]
+        super().__init__(rows[:, self._columns], offset)
+
+    def begin(self, start: Array) -> Array:
+        """As in the base."""
+        whole = np.zeros(self._features)
+        n = min(self._features, len(start))
+        whole[:n] = start[:n]
+        out: Array = whole[self._columns]
+        return out
+
+    def whole(self, w: Array) -> Array:
+        """As in the base."""
+        out = np.zeros(self._features)
+        out[self._columns] = w
         return out
 
 

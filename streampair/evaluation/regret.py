@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # its modules are loaded on first use
 from numpy.typing import NDArray
 
 from streampair import losses
 from streampair.errors import ConfigError, SnapshotError
-from streampair.evaluation.comparator import Pairs, QuadraticPairs, minimise
+from streampair.evaluation.comparator import Pairs, QuadraticPairs, minimise, pairs_of
 from streampair.evaluation.reservoirs import SkipReservoir, StepReservoir
 from streampair.records.features import indicator
 
@@ -535,8 +536,9 @@ class Regret:
         Parameters
         ----------
         design_many
-            Function from a list of records to the (n, d) matrix that the weights of a comparator multiply:
-            the learner's `comparator_design`. None: the features in sorted order, with 0 for a missing one.
+            Function from a list of records to the (n, d) matrix, an array or a sparse one of SciPy, that the
+            weights of a comparator multiply: the learner's `comparator_design`. None: the features in sorted
+            order, with 0 for a missing one.
 
         Returns
         -------
@@ -551,7 +553,8 @@ class Regret:
         later = self._sampled()
         pairs, early = self._pairs(later, plain_design if design_many is None else design_many)
         weights = np.concatenate([early, later.weight])
-        best = self._warm = minimise(pairs, weights, self.loss, self.radius, pairs.begin(self._warm))
+        best = minimise(pairs, weights, self.loss, self.radius, pairs.begin(self._warm))
+        self._warm = pairs.whole(best)
         values = np.asarray(self.loss.value(pairs.arguments(best)), dtype=np.float64)
         suffered = np.asarray(self.loss.value(later.margin), dtype=np.float64)
         learner = self._first_loss + float(later.weight @ suffered)
@@ -583,7 +586,9 @@ class Regret:
         first, m = len(self._first), len(later.steps)
         kept = [*self._first, *later.records]
         # One call: the columns of the plain design depend on the rows it is given.
-        x = np.asarray(design([each.row for each in kept]), dtype=np.float64)
+        x = design([each.row for each in kept])
+        if not scipy.sparse.issparse(x):
+            x = np.asarray(x, dtype=np.float64)
         labels = np.array([each.label for each in kept], dtype=np.float64)
         left, right = np.tril_indices(first, -1)
         use = self._paired(labels[left], labels[right])
@@ -595,8 +600,10 @@ class Regret:
             return QuadraticPairs(difference, np.where(apart == 0.0, 1.0, -1.0), psd=self._psd), early
         apart = np.nan_to_num(apart)  # pairs without labels have no weight
         if self._of_errors:
-            return Pairs(-difference, apart), early
-        return Pairs(apart[:, None] * difference), early
+            return pairs_of(-difference, apart), early
+        if scipy.sparse.issparse(difference):
+            return pairs_of(difference.multiply(apart[:, None])), early
+        return pairs_of(apart[:, None] * difference), early
 
     def _outside(self, pairs: Pairs, early: Array, weight: Array, best: Array) -> float:
         """The loss on each half of the pairs, of the comparator that was solved on the other half."""

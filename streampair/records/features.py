@@ -631,12 +631,10 @@ def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
 def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS) -> Array | None:
     """Pack records into rows (n, d); None unless all have exactly these features, each of them usable."""
     d = len(names)
-    rows = np.empty((len(xs), d))
-    if not rows.size:
+    if not d or set(map(type, xs)) != {dict} or set(map(len, xs)) != {d}:
         return None
+    rows = np.empty((len(xs), d))
     try:
-        if set(map(type, xs)) != {dict} or set(map(len, xs)) != {d}:
-            return None
         struct.pack_into(
             f"{rows.size}d", rows.data, 0, *itertools.chain.from_iterable(map(getter(names), xs))
         )

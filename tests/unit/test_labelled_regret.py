@@ -12,15 +12,45 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize as scipy_minimize
 
-from streampair import losses, metric, ranking
+from streampair import auc, losses, metric, ranking
 from streampair.errors import SnapshotError
 from streampair.evaluation import Regret, RegretEstimate
-from streampair.evaluation.comparator import Pairs, QuadraticPairs, minimise
+from streampair.evaluation.comparator import Pairs, QuadraticPairs, SparsePairs, minimise, pairs_of
 
 Array = NDArray[np.float64]
 
 
 # ---- the comparator ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic(), losses.Square()])
+def test_nearly_empty_rows_have_the_same_best_weights(loss: Any) -> None:
+    """As texts make them: a sparse matrix in place of an array, and some of the pairs without weight."""
+    rng = np.random.default_rng(2)
+    rows = np.where(rng.random((200, 60)) < 0.03, rng.normal(size=(200, 60)), 0.0)
+    rows[:, 40:] = 0.0  # no pair has them
+    weights, start = rng.random(200) * (rng.random(200) < 0.8), rng.normal(size=40)
+    sparse, dense = pairs_of(rows, weights), Pairs(rows, weights)
+    assert isinstance(sparse, SparsePairs)
+    assert sparse.size <= 40
+    assert type(pairs_of(np.eye(3))) is Pairs
+    assert sparse.reach() == pytest.approx(dense.reach(), rel=1e-12)
+    best = [pairs.whole(minimise(pairs, weights, loss, 2.0, pairs.begin(start))) for pairs in (sparse, dense)]
+    assert best[0] == pytest.approx(best[1], abs=1e-9)
+
+
+def test_the_design_of_texts_is_that_of_each_record() -> None:
+    """Texts, missing values and missing features; without scaling the comparator's is the same matrix."""
+    for scale in (None, "running"):
+        model = auc.PairOGD(scale=scale, seed=1)
+        texts = [{"who": f"u{i}", "amount": None if i % 3 else float(i), "b": 1.0} for i in range(20)]
+        for i, x in enumerate(texts):
+            model.learn_one(x, i % 2 == 0)
+        xs = [*texts, {"b": 2.0}, {"who": "nobody"}]
+        each = [model.design(x).tolist() for x in xs]
+        assert model.design_many(xs).tolist() == each
+        if scale is None:
+            assert model.comparator_design(xs).toarray().tolist() == each
 
 
 @pytest.mark.parametrize("psd", [False, True])
