@@ -166,7 +166,8 @@ class AttemptAccount:
     def _write(self) -> None:
         """Replace the file at once, or not at all, and wait until it is on disk."""
         part = self._path.with_name(f".{self._path.name}.part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        part.unlink(missing_ok=True)  # of a run that was killed; a new file has this mode, and is no link
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(self._document) + b"\n")
             file.flush()

@@ -691,7 +691,7 @@ class Job:
             slots=plain.rows,
             time=None,
             privacy=Promise(
-                epsilon_spent=promised_epsilon(mu, plain.delta),
+                epsilon_spent=epsilon,
                 epsilon_budget=epsilon,
                 delta=plain.delta,
                 mu_spent=mu,
@@ -950,7 +950,7 @@ def _refuse_repeated(again: int) -> None:
     """
     if again:
         raise RecordError(
-            f"{again} row ids of the table occur twice, in two of its batches",
+            f"{again} row {'id occurs' if again == 1 else 'ids occur'} twice in the table, in two batches",
             fix="give each batch once, and every row an id of its own; two ids that are different strings "
             "share a hash once in thousands of tables: then take whole numbers",
         )

@@ -175,8 +175,8 @@ def label_numbers(batch: TableBatch, target: Target, name: Hashable) -> Floats:
     lost = int(np.count_nonzero(whole))
     if lost:
         raise RecordError(
-            f"{lost} rows of a batch have all features, and in the column {name!r} no usable label; "
-            f"{target.advice}",
+            f"in a batch {lost} {'row has' if lost == 1 else 'rows have'} all features, and in the column "
+            f"{name!r} no usable label; {target.advice}",
             fix="declare the labels of the table (input.positive, input.negative); give "
             "a row without one a label, or, to learn nothing from it, None as one of its features",
             stage="label",
@@ -244,7 +244,7 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
         twice = len(ids) - len(set(ids))
     if twice:
         raise RecordError(
-            f"{twice} row ids of a batch occur twice in the column {name!r}",
+            f"{twice} row {'id occurs' if twice == 1 else 'ids occur'} twice in the column {name!r}",
             fix="join tables one to one, and give every row an id of its own: who is in two rows is not "
             "protected as a whole",
         )

@@ -191,7 +191,7 @@ def build_summary(
         epsilon = promised_epsilon(budget, settings.delta)
     kind, guarantee = standing.vouched(seeded, settings.delta)
     return PrivacySummary(
-        epsilon_spent=promised_epsilon(mu, settings.delta),
+        epsilon_spent=epsilon if mu == budget else promised_epsilon(mu, settings.delta),
         epsilon_budget=epsilon,
         delta=settings.delta,
         mu_spent=mu,

@@ -39,6 +39,7 @@ from streampair import auc, history, models
 from streampair.engine import Record
 from streampair.errors import SnapshotError, StoreError, StreampairError
 from streampair.history import jobs
+from streampair.history.account import AttemptAccount
 from streampair.privacy.mechanisms.table_moments import SumsRelease
 
 N = 3000
@@ -101,7 +102,8 @@ def call(*arguments: object, code: int = 0) -> Any:
 
 
 def made(*arguments: object) -> bytes:
-    """The file that a command writes."""
+    """The file that a command writes, in place of that of another."""
+    Path("start.json").unlink(missing_ok=True)
     call("fraud.toml", *arguments, "--output", "start.json")
     return Path("start.json").read_bytes()
 
@@ -206,7 +208,10 @@ def test_declared_values_of_csv_are_its_texts(folder: Path) -> None:
             '"when.hour" = [0, 23] }\nfields = { when = "epoch-s" }',
         )
     )
-    lines = "a,code,version,when,y,id", "0,01,1.0,0,0,1", "1,02,1.10,3600,1,2", "0.5,,,7200,1,3"
+    lines = (
+        *("a,code,version,when,y,id", "0,01,1.0,1704067200,0,1"),
+        *("1,02,1.10,1704070800,1,2", "0.5,,,1704074400,1,3"),
+    )
     Path("x.csv").write_text("\n".join(lines))
     table = tables.open_table([folder / "x.csv"], config.input, ["y", "id"])
     (batch,) = (batch.to_pandas() for part, _ in table.parts for batch in table.reader.batches(part))
@@ -214,6 +219,129 @@ def test_declared_values_of_csv_are_its_texts(folder: Path) -> None:
     assert set(config.input.feature_names()) == set(names)
     wanted = [[0, 0, 1, 0, 1, 0], [1, 1, 0, 1, 0, 1], [0.5, 2, 0, 0, 0, 0]]
     assert batch[names].astype(float).to_numpy().tolist() == wanted
+
+
+def far(rows: int = 300) -> pd.DataFrame:
+    """A table whose column `b` is in cents, and the bounds are those of euros."""
+    return frame(rows).assign(b=100.0 + frame(rows)["b"])
+
+
+@pytest.mark.parametrize("learner", ["auc.PairOGD", "auc.PairMoments"])
+def test_values_outside_bounds_are_counted_for_learners_without_privacy(folder: Path, learner: str) -> None:
+    configured(folder, learner, "")
+    parquet(far(), folder / "far" / "1.parquet", folder / "far" / "2.parquet")
+    result = call("fraud.toml", "far", "--output", "far.json", "--processes", 2, "--json")
+    assert json.loads(result.stdout)["values_outside_bounds"] == {"b": 300}
+    assert "most values of 'b' in 300 rows are outside of the bounds" in result.stderr
+    assert "outside" not in call("fraud.toml", "t", "--output", "in.json", "--json").output
+
+
+def test_private_bounds_are_judged_by_released_means_alone(folder: Path) -> None:
+    parquet(far(N), folder / "far" / "1.parquet")
+    result = call("fraud.toml", "far", "--output", "far.json", "--account", "far.account", "--json")
+    assert "values_outside_bounds" not in result.output
+    (line,) = [json.loads(each) for each in result.stderr.splitlines() if "means_at_bounds" in each]
+    assert line["features"] == ["b"]
+    assert "means_at_bounds" not in call("fraud.toml", "t", "--output", "in.json").stderr
+
+
+def rows_of(file: Path, declared: str, name: str = "auc.PairOGD") -> Any:
+    """A table as it is read with these features, as a data frame."""
+    config = load_config(configured(file.parent, name, "", declared=declared))
+    texts = backfill.taken_cells(config)["texts"]
+    table = tables.open_table([file], config.input, ["y"], texts=texts)
+    return pd.concat(batch.to_pandas() for part, _ in table.parts for batch in table.reader.batches(part))
+
+
+def decoded(data: pd.DataFrame, declared: str, folder: Path) -> list[dict[str, Any]]:
+    """The features of each row as an event of a lane."""
+    config = load_config(configured(folder, "auc.PairOGD", "", declared=declared))
+    decode = json_decoder(config.input, gaps=True, texts=True)
+    rows = json.loads(data.to_json(orient="records"))
+    return [decode(Record(i, json.dumps(row).encode())).x for i, row in enumerate(rows)]
+
+
+NUMBER = 'features = ["a", "b"]\nfields = { a = "number" }'
+
+
+@pytest.mark.parametrize("declared", [NUMBER, f'{FEATURES}\nfields = {{ a = "number" }}'])
+def test_texts_that_are_declared_as_numbers_are_numbers(folder: Path, declared: str) -> None:
+    data = frame(4).assign(a=["1e1", " -0.5", "", "+2"])
+    for suffix in ("parquet", "csv"):
+        file = folder / f"x.{suffix}"
+        parquet(data, file) if suffix == "parquet" else data.to_csv(file, index=False)
+        found = [
+            {k: v for k, v in row.items() if v == v}
+            for row in rows_of(file, declared)[["a", "b"]].to_dict("records")
+        ]
+        assert found == [pytest.approx(x) for x in decoded(data, declared, folder)]
+
+
+def test_a_column_that_the_lane_would_not_read_as_a_number_is_refused(folder: Path) -> None:
+    texts = frame(120).assign(a=["secret", "1", "2"] * 40)
+    parquet(texts, folder / "x.parquet")
+    texts.to_csv("x.csv", index=False)
+    parquet(frame(120).assign(a=True), folder / "flag.parquet")
+    for learner, options in (("auc.PairOGD", ""), ("auc.PairFTRL", PRIVATE)):
+        configured(folder, learner, options)
+        assert 'add a = "number" to input.fields' in error("x.parquet")
+        assert "a text that spells no number" in error("x.csv")
+        assert "of type bool, and [input] declares a number" in error("flag.parquet")
+        configured(folder, learner, options, f'{FEATURES}\nfields = {{ a = "number" }}')
+        assert "a text that spells no number" in error("x.parquet")
+    configured(folder, "auc.PairOGD", "", NUMBER)
+    assert "a text that spells no number" in error("x.csv")
+    configured(folder, "auc.PairOGD", "", 'features = ["a", "b"]')
+    assert models.loads(made("x.parquet")).takes_text
+
+
+def test_an_empty_cell_of_csv_alone_is_a_gap(folder: Path) -> None:
+    Path("x.csv").write_text("a,b,y\n,1,True\nNA,2,False\n")
+    assert rows_of(folder / "x.csv", 'features = ["a", "b"]')["a"].isna().tolist() == [True, False]
+
+
+def test_times_in_another_unit_are_refused(folder: Path) -> None:
+    declared = 'features = { a = [-1, 1], "when.hour" = [0, 23] }\nfields = { when = "KIND" }'
+    data = frame(3).assign(when=[1_700_000_000, None, 1_700_003_600]).astype({"when": "Int64"})
+    parquet(data, folder / "x.parquet")
+    assert rows_of(folder / "x.parquet", declared.replace("KIND", "epoch-s"))["when.hour"].tolist()[::2] == [
+        22,
+        23,
+    ]
+    configured(folder, "auc.PairOGD", "", declared.replace("KIND", "epoch-ms"))
+    assert "no times from 1990 to 2100 as epoch-ms" in error("x.parquet")
+    parquet(frame(1).assign(when=pd.Timestamp("2024-01-31").date()), folder / "day.parquet")
+    assert rows_of(folder / "day.parquet", declared.replace("KIND", "iso-8601"))["when.hour"].tolist() == [0]
+
+
+def test_a_model_is_not_overwritten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for learner, options in (("auc.PairMoments", ""), ("auc.PairFTRL", PRIVATE)):
+        configured(folder, learner, options)
+        Path("start.json").write_text("of a lane")
+        said = call("fraud.toml", "t", "--output", "start.json", code=2).stderr
+        assert "start.json exists" in said
+        assert "name another --output" in said
+        assert Path("start.json").read_text() == "of a lane"
+        assert not Path("fraud-history.account.json").exists()
+    # A run that has ended between its model and the removal of its sums goes on.
+    model = made("t", "--processes", 1)
+    Path("start.json").unlink()
+    Path("fraud-history.account.json").unlink()
+    true = AttemptAccount.finish
+
+    def finish(self: AttemptAccount, stage: Any, released: Any) -> None:
+        if stage == 2:
+            raise KeyboardInterrupt
+        true(self, stage, released)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AttemptAccount, "finish", finish)
+        said = call("fraud.toml", "t", "--output", "start.json", code=130).stderr
+    assert "the same command goes on where it was" in said
+    assert Path("start.json").exists()
+    call("fraud.toml", "t", "--output", "start.json")
+    assert Path("start.json").read_bytes() == model
+    assert account() == [(1, True), (2, True)]
 
 
 # ---- interrupted runs ------------------------------------------------------------------------------------
@@ -412,7 +540,7 @@ def test_sums_of_other_columns_are_not_used(folder: Path, change: str) -> None:
     elif change == "declared values":
         after = reader('a = [-1, 1], code = ["x", "z"]')
     names = [
-        [kind(auc.PairMoments(), read, label).name for kind in (passes.InOrder, passes.MomentsPass)]
+        [kind(auc.PairMoments(), read, label, {}).name for kind in (passes.InOrder, passes.MomentsPass)]
         + [passes.JobPass(_job(), read, 1).name] * (change != "label")  # which the job has in its digest
         for read, label in ((before, "y"), (after, "confirmed" if change == "label" else "y"))
     ]
@@ -426,6 +554,7 @@ def test_a_run_that_was_interrupted_does_not_go_on_with_another_label(
     for file, rows in (("1", frame().iloc[:1500]), ("2", frame().iloc[1500:])):
         parquet(rows.assign(other=~rows["y"]), folder / "t" / f"{file}.parquet")
     right = made("t", "--processes", 1, "--label", "other")
+    Path("start.json").unlink()
     true, read = passes.MomentsPass.part, list[int]()
 
     def part(self: passes.MomentsPass, part: Any) -> Any:
@@ -512,6 +641,7 @@ def test_a_second_model_is_asked_for_before_the_table_is_read(
 
 def test_a_new_attempt_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made("t", "--processes", 1)
+    Path("start.json").unlink()
     with monkeypatch.context() as patch:
         true = passes.JobPass.part
 
@@ -532,6 +662,7 @@ def test_a_new_attempt_whose_file_could_not_be_written_is_finished_free(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stage: int
 ) -> None:
     made("t", "--processes", 1)
+    Path("start.json").unlink()
 
     def full(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -588,7 +719,7 @@ SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
     "other type": (_values(lambda t: t.assign(a="secret")), "other columns than the files before it"),
     "other id": (_values(lambda t: t.astype({"id": str})), "other columns than the files before it"),
     "null label": (_values(lambda t: t.assign(y=[None, *t["y"][1:]])), "no usable label"),
-    "twice": (_values(lambda t: t.assign(id=[1501, *t["id"][1:]])), "occur twice"),
+    "twice": (_values(lambda t: t.assign(id=[1501, *t["id"][1:]])), "occurs twice"),
     "id gap": (_values(lambda t: t.astype({"id": "Int64"}).assign(id=None)), "row ids are"),
 }
 
@@ -598,7 +729,7 @@ def test_a_row_id_in_two_files_is_refused_and_nothing_is_spent(
 ) -> None:
     data = frame().iloc[1500:]
     parquet(data.assign(id=[0, *data["id"][1:]]), folder / "t" / "2.parquet")
-    assert "1 row ids of the table occur twice" in error("t")
+    assert "1 row id occurs twice in the table" in error("t")
     assert not Path("fraud-history.account.json").exists()
     assert not Path("start.json.sums").exists()
     monkeypatch.setattr(jobs, "_COMPARED", N // 3)
@@ -607,6 +738,13 @@ def test_a_row_id_in_two_files_is_refused_and_nothing_is_spent(
     monkeypatch.setattr(jobs, "_MOST_CHECKED", N - 1)
     result = call("fraud.toml", "t", "--output", "start.json", "--processes", 1)
     assert "ids_not_compared" in result.stderr
+
+
+def test_a_column_of_the_files_and_of_their_paths_is_named(folder: Path) -> None:
+    for kind in ("int32", "int64"):
+        parquet(frame(120).assign(a=2025).astype({"a": kind}), folder / "s" / "a=2026" / "1.parquet")
+        assert "'a' is a column of" in (said := error("s"))
+        assert "rename the folders a=..." in said
 
 
 @pytest.mark.parametrize("name", SPOILED)
@@ -647,9 +785,13 @@ def test_what_the_configuration_lacks_is_named(folder: Path) -> None:
     for old, message in (
         ('id = "id"\n', "with --row-id"),
         ('noise_key_file = "noise.key"', "learner.noise_key_file is not set"),
+        (
+            "noise.key",
+            "other.key cannot be read: No such file or directory\n  fix: correct the path; the first",
+        ),
         (FEATURES, "the features are not known"),
     ):
-        Path("fraud.toml").write_text(text.replace(old, ""))
+        Path("fraud.toml").write_text(text.replace(old, "other.key" if old == "noise.key" else ""))
         assert message in error("t", code=2)
     Path("fraud.toml").write_text(text.replace('id = "id"\n', 'id = ""\n'))
     assert "with --row-id" in error("t", code=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 import warnings
 from pathlib import Path
 from typing import Any
@@ -174,8 +175,11 @@ SPOILED = {
     "date": (lambda t: t.assign(a=pd.Timestamp("2026-01-01")), "'a' is of type"),
     "null label": (lambda t: t.assign(y=[None, *t["y"][1:]]), "no usable label"),
     "third label": (lambda t: t.assign(y=["secret", *t["y"][1:]]), "no usable label"),
-    "twice": (lambda t: t.assign(id=[1, *t["id"][1:]]), "1 row ids of a batch occur twice"),
-    "text twice": (lambda t: t.assign(id=["1", *map(str, t["id"][1:])]), "1 row ids of a batch occur twice"),
+    "twice": (lambda t: t.assign(id=[1, *t["id"][1:]]), "1 row id occurs twice in the column"),
+    "text twice": (
+        lambda t: t.assign(id=["1", *map(str, t["id"][1:])]),
+        "1 row id occurs twice in the column",
+    ),
     "id gap": (lambda t: t.assign(id=[math.nan, *t["id"][1:]]), "row ids are whole numbers or texts"),
     "id none": (lambda t: t.assign(id=[None, *map(str, t["id"][1:])]), "row ids are whole numbers or texts"),
     "id fraction": (lambda t: t.assign(id=t["id"] + 0.5), "row ids are whole numbers or texts"),
@@ -387,7 +391,7 @@ def test_a_fit_refuses_an_id_that_is_in_two_batches(text: bool, tmp_path: Path) 
         ([table[:250], table[:250]], 250),
     ):
         sum(map(one.sums, batches))
-        with pytest.raises(RecordError, match=rf"^{count} row ids of the table occur twice") as caught:
+        with pytest.raises(RecordError, match=rf"^{count} row ids? occurs? twice in the table") as caught:
             history.fit(one, batches, KEY, account=account)
         assert str(copied.loc[0, "id"]) not in str(caught.value).split()
     assert not account.exists()  # nothing is spent
@@ -429,7 +433,7 @@ def test_a_fit_in_the_second_stage_refuses_an_id_that_is_in_two_batches(tmp_path
     batches = [table[:250], table[250:]]
     one.standardised(sum(map(one.sums, batches)), KEY, account=account)
     before = account.read_bytes()
-    with pytest.raises(RecordError, match="1 row ids of the table occur twice"):
+    with pytest.raises(RecordError, match="1 row id occurs twice in the table"):
         history.fit(one, batches, KEY, account=account)
     assert account.read_bytes() == before
 
@@ -438,6 +442,16 @@ def test_ids_of_a_table_of_another_size_than_declared_are_not_compared(tmp_path:
     for parts in ([frame()[:499]], [frame(), frame(700)[500:]]):
         with pytest.raises(RecordError, match="rows were read, and rows=500 was declared"):
             history.fit(job(), parts, KEY, account=tmp_path / "a")
+
+
+def test_an_account_is_written_to_a_new_file(tmp_path: Path) -> None:
+    """What a killed run has left is neither written through, nor kept with its mode."""
+    (tmp_path / "elsewhere").touch(0o644)
+    (tmp_path / ".a.part").symlink_to(tmp_path / "elsewhere")
+    model = history.fit(job(), [frame()], KEY, account=tmp_path / "a")
+    assert (tmp_path / "elsewhere").read_bytes() == b""
+    assert (tmp_path / "a").lstat().st_mode == stat.S_IFREG | 0o600
+    assert model.privacy["epsilon_spent"] == model.privacy["epsilon_budget"] == 1.0
 
 
 def test_what_is_assumed_goes_wherever_the_model_goes(tmp_path: Path) -> None:

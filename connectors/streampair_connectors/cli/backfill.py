@@ -26,14 +26,16 @@ from streampair.history.jobs import second_stage
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
+from streampair_connectors.cli.replay import warn_outside
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.config.toml_lines import toml_key
 from streampair_connectors.observability import logs
-from streampair_connectors.worker.factory import build_learner
+from streampair_connectors.worker.factory import build_learner, taken_cells
 
 __all__ = ["backfill"]
 
 _LOG_EVERY = 10.0  # seconds
+_AT_A_BOUND = 0.98  # where bounds are -1 and 1
 _ROWS_OF_A_PROCESS = 10_000_000  # which take longer than the start of a process
 log = logs.get_logger(__name__)
 
@@ -120,7 +122,11 @@ def backfill(
         settings = load_config(config, overrides)
         logs.configure("info")
         wanted = Request(tables, output, row_id, label, account, processes, new_attempt)
-        result = backfill_table(settings, wanted, Console(stderr=True))
+        try:
+            result = backfill_table(settings, wanted, Console(stderr=True))
+        except KeyboardInterrupt:
+            typer.echo("interrupted: the same command goes on where it was", err=True)
+            raise
         if as_json:
             typer.echo(json.dumps(result))
         else:
@@ -160,7 +166,8 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             fix="name a file of another ending, such as start.json",
         )
     label, row_id = _columns(config, wanted, private)
-    table = open_table(wanted.tables, config.input, [label] if row_id is None else [label, row_id])
+    others = [label] if row_id is None else [label, row_id]
+    table = open_table(wanted.tables, config.input, others, texts=taken_cells(config).get("texts", False))
     if not table.rows:
         raise RecordError("the table has no rows", fix="name files that have some")
     files = {f"the table {file}": file for file in table.files}
@@ -171,6 +178,11 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     check_outputs({**outputs, "--account": account if private else None}, {**known, **files})
     processes = min(wanted.processes or _processes(table.rows), len(table.parts))
     with lock(locked), readers(processes) as pool:
+        if wanted.output.is_file() and not place.exists():  # which a run has that was killed after the model
+            raise ConfigError(
+                f"{wanted.output} exists, and a lane may have begun with it",
+                fix="name another --output, or move that file away",
+            )
         kept = Partial(place, table.fingerprint())
 
         def read(work: Any, what: str) -> Any:
@@ -182,18 +194,22 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
             checked = partial(check_ids, job, table.column(row_id), pool)
             model = _release(config, job, table, wanted, checked, read)
+            _warn_ends(config, model)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
             assert model.privacy is not None
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
         else:
             kind = MomentsPass if _merges(learner) else InOrder
-            learner = read(kind(learner, table.reader, label), "rows")
+            bounds = config.input.without_categories().bounds() or {}
+            learner, outside = read(kind(learner, table.reader, label, bounds), "rows")
             model = models.export(learner)
             if is_state:
                 body = {"learner": class_name(learner), "state": learner.to_state()}
                 write_file(wanted.output, pack(body), secret=True)
             else:
                 write_file(wanted.output, models.dumps(model))
+            warn_outside(config.app, outside, table.rows, "rows")
+            result |= {"values_outside_bounds": dict(outside)} if outside else {}
         place.unlink(missing_ok=True)
     return {**result, "learner": model.class_name}
 
@@ -318,6 +334,27 @@ def _release(
         write_file(wanted.output, models.dumps(model))
 
     return second.release(sums, key, account=account, new_attempt=new, save=save)
+
+
+def _warn_ends(config: Config, model: models.Model) -> None:
+    """Log of which features the mean is at a bound, by what was released with noise, and no other content."""
+    means = json.loads(models.dumps(model))["scaling"]["mean"]
+    ranges = config.input.without_categories().bounds() or {}
+    ends = [
+        name
+        for name, mean in zip(model.features, means, strict=True)
+        if name in ranges and abs(mean) > _AT_A_BOUND
+    ]
+    if ends:
+        log.warning(
+            "means_at_bounds",
+            app=config.app,
+            features=ends,
+            detail="the released means of these features are at one of their bounds: nearly all values are "
+            "close to it, or beyond it and cut off",
+            next_step="see whether the bounds in input.features are of the same unit as the table, by what "
+            "is known without it; with others the table is a new job, which is charged",
+        )
 
 
 class _Rate(ProgressColumn):

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -51,7 +51,7 @@ from streampair_connectors.worker.factory import build_lane, is_private
 from streampair_connectors.worker.first_events import FirstEvents
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
-__all__ = ["Replay", "replay_file", "summarise"]
+__all__ = ["Replay", "replay_file", "summarise", "warn_outside"]
 
 log = get_logger(__name__)
 _json = msgspec.json.Encoder()
@@ -146,17 +146,7 @@ class Replay:
                 f"events, and {slots:,} were learned",
                 next_step=_shorter_warm_up(self.config, self._learner),
             )
-        most = {name: count for name, count in (gauges.outside or {}).items() if 2 * count > self.events}
-        if most:
-            log.warning(
-                "values_outside_bounds",
-                app=self.config.app,
-                features=most,
-                detail=f"most values of {', '.join(map(repr, most))} in {self.events:,} events are outside "
-                "the bounds of input.features",
-                next_step="correct the bounds, by what is known without these events: a learner that has "
-                "bounds cuts values off at them",
-            )
+        warn_outside(self.config.app, gauges.outside or {}, self.events, "events")
 
     def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
         """Score and learn every record of the file.
@@ -267,6 +257,21 @@ class Replay:
             if batch is None:
                 return
             yield batch
+
+
+def warn_outside(app: str, outside: Mapping[str, int], records: int, what: str) -> None:
+    """Log of which features most values are outside their bounds: names and counts."""
+    most = {name: count for name, count in outside.items() if 2 * count > records}
+    if most:
+        log.warning(
+            "values_outside_bounds",
+            app=app,
+            features=most,
+            detail=f"most values of {', '.join(map(repr, most))} in {records:,} {what} are outside of "
+            "the bounds of input.features",
+            next_step=f"correct the bounds, by what is known without these {what}: a learner that has bounds "
+            "cuts values off at them",
+        )
 
 
 def _growing_batches(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:

@@ -36,10 +36,10 @@ def read_secret(what: str, place: Path | SecretStr | None) -> SecretStr | None:
         text = place.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(
-            f"the {what} file {place} cannot be read: {reason}",
-            fix="check the path and its permissions",
-        ) from None
+        fix = "check the path and its permissions"
+        if isinstance(error, FileNotFoundError) and what.endswith("key"):
+            fix = f"correct the path; the first time, make one with: streampair key --output {_quoted(place)}"
+        raise ConfigError(f"the {what} file {place} cannot be read: {reason}", fix=fix) from None
     if not text:
         raise ConfigError(
             f"the {what} is empty: nothing in file {place}", fix=f"put the {what} into file {place}"

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +17,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from streampair.engine.outside import Outside
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
 from streampair.history import Job, Sums
@@ -79,43 +82,58 @@ class JobPass:
         return Sums(**state)
 
 
+class Learned(NamedTuple):
+    """A learner, and how many values of its records were outside their bounds, by feature."""
+
+    learner: Any
+    outside: Counter[str]
+
+
 class InOrder:
     """A learner that learns the rows in order, in one process.
 
     Parameters
     ----------
     learner
-        A new one.
+        A new one, which is not private: values outside the bounds are counted.
     reader, label
         Of the table.
+    bounds
+        Declared ones of features.
     """
 
     in_order = True
 
-    def __init__(self, learner: Any, reader: Reader, label: str) -> None:
-        self.learner, self.reader, self.label = learner, reader, label
-        self.name = f"{type(learner).__module__}.{learner!r} {label!r} {reader.digest}"
+    def __init__(
+        self, learner: Any, reader: Reader, label: str, bounds: Mapping[str, tuple[float, float]]
+    ) -> None:
+        self.learner, self.reader, self.label, self._bounds = learner, reader, label, bounds
+        self.name = f"{type(learner).__module__}.{learner!r} {label!r} {reader.digest} {bounds}"
 
-    def part(self, part: Part) -> Iterator[Any]:
+    def part(self, part: Part) -> Any:
         """The batches of a part."""
         return self.reader.batches(part)
 
-    def add(self, total: Any, part: Iterator[Any]) -> Any:
+    def add(self, total: Learned | None, part: Any) -> Learned:
         """The learner, which has learned the batches, too."""
-        learner = self.learner.clone() if total is None else total
+        learner, outside = total or Learned(self.learner.clone(), Counter())
+        names, found = list(self._bounds), Outside(self._bounds)
         for batch in part:
             learner.learn_many(batch.drop_columns(self.label), batch.column(self.label))
-        return learner
+            if names:
+                cells = [batch.column(name).to_numpy() for name in names]
+                found.rows(names, np.column_stack(cells).astype(np.float64))
+        return Learned(learner, outside + Counter(found.counts))
 
-    def state(self, total: Any) -> dict[str, Any]:
-        """The state of the learner."""
-        return dict(total.to_state())
+    def state(self, total: Learned) -> dict[str, Any]:
+        """The state of the learner, and the counts."""
+        return {"learner": dict(total.learner.to_state()), "outside": dict(total.outside)}
 
-    def total(self, state: Mapping[str, Any]) -> Any:
+    def total(self, state: Mapping[str, Any]) -> Learned:
         """The learner of a state."""
         learner = self.learner.clone()
-        learner.load_state(dict(state))
-        return learner
+        learner.load_state(dict(state["learner"]))
+        return Learned(learner, Counter(state["outside"]))
 
 
 class MomentsPass(InOrder):
@@ -123,13 +141,15 @@ class MomentsPass(InOrder):
 
     in_order = False
 
-    def part(self, part: Part) -> Any:
+    def part(self, part: Part) -> Learned:
         """A learner of the part."""
         return super().add(None, super().part(part))
 
-    def add(self, total: Any, part: Any) -> Any:
+    def add(self, total: Learned | None, part: Learned) -> Learned:
         """A learner of both."""
-        return part if total is None else total + part
+        if total is None:
+            return part
+        return Learned(total.learner + part.learner, total.outside + part.outside)
 
 
 class Partial:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from streampair.errors import ConfigError, RecordError
+from streampair.evaluation.epochs import unit_of
+from streampair_connectors.codecs.fields import EPOCH_UNITS, number_of_text
 from streampair_connectors.config.models import InputConfig
 
 try:
     import pyarrow as pa
     import pyarrow.compute as pc
+    import pyarrow.csv as pa_csv
     import pyarrow.dataset as ds
 except ImportError:
     raise ConfigError(
@@ -24,6 +27,8 @@ except ImportError:
 
 __all__ = ["Part", "Reader", "TableColumn", "TableFiles", "open_table"]
 
+# As in a lane, an empty cell alone is a gap, of texts too.
+_CSV = ds.CsvFileFormat(convert_options=pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True))
 _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -53,17 +58,20 @@ class Reader:
         For each field with declared values, these as texts, and the columns that stand for them.
     times
         For each part of a time that is a feature, the column of the time, its unit, and the part.
+    texts
+        Columns of texts that spell numbers.
     """
 
     schema: Any
     categories: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     times: tuple[tuple[str, tuple[str, str, str]], ...]
+    texts: tuple[str, ...]
 
     @property
     def digest(self) -> str:
         """A digest of what is read, and how."""
         columns = [(field.name, str(field.type)) for field in self.schema]
-        plain = repr((columns, self.categories, self.times))
+        plain = repr((columns, self.categories, self.times, self.texts))
         return hashlib.blake2b(plain.encode(), digest_size=32).hexdigest()
 
     def batches(self, part: Part) -> Iterator[Any]:
@@ -109,15 +117,39 @@ class Reader:
             take = pc.day_of_week if part == "weekday" else getattr(pc, part)
             out[name] = take(read[time])
         for name, column in out.items():
-            if pa.types.is_decimal(column.type):
+            if name in self.texts:
+                out[name] = _spelled(name, column)
+            elif pa.types.is_decimal(column.type):
                 out[name] = pc.cast(column, pa.float64())
         return pa.table(out)
 
 
+def _spelled(name: str, column: Any) -> Any:
+    """The numbers that a column of texts spells, as a lane reads them; an empty text is a gap."""
+    texts = pc.unique(column).to_pylist()
+    try:
+        numbers = [number_of_text(text) if text else None for text in texts]
+    except ValueError:
+        raise RecordError(
+            f"the column {name!r} has a text that spells no number, and [input] declares a number",
+            fix="write numbers, such as 12.5, and nothing where there is none; or correct input.features",
+        ) from None
+    return pc.take(pa.array(numbers, pa.float64()), pc.index_in(column, pa.array(texts, column.type)))
+
+
 def _moments(name: str, kind: str, column: Any) -> Any:
     """A column of times in UTC."""
-    if pa.types.is_integer(column.type) and kind.startswith("epoch-"):
+    if pa.types.is_integer(column.type) and kind in EPOCH_UNITS:
+        ends = (end for end in pc.min_max(column).as_py().values() if end is not None)
+        if {EPOCH_UNITS[kind]} < {EPOCH_UNITS[kind], *map(unit_of, ends)}:
+            raise RecordError(
+                f"the column {name!r} has numbers that are no times from 1990 to 2100 as {kind}, which "
+                "input.fields declares",
+                fix="correct the unit in input.fields, or these numbers",
+            )
         return pc.cast(pc.cast(column, pa.int64()), pa.timestamp(kind.removeprefix("epoch-"), "UTC"))
+    if pa.types.is_date(column.type):
+        column = pc.cast(column, pa.timestamp("ms"))
     if pa.types.is_timestamp(column.type) and kind == "iso-8601":
         return pc.cast(column, pa.timestamp(column.type.unit, "UTC"))
     raise RecordError(
@@ -173,7 +205,7 @@ class TableFiles:
 
     def column(self, name: str) -> TableColumn:
         """The batches of one column, in order."""
-        reader = Reader(pa.schema([self.reader.schema.field(name)]), (), ())
+        reader = Reader(pa.schema([self.reader.schema.field(name)]), (), (), ())
         return TableColumn(tuple(part for part, _ in self.parts), reader)
 
     def fingerprint(self) -> str:
@@ -195,7 +227,9 @@ def _unreadable(path: str, reason: str) -> RecordError:
     return RecordError(f"{path} cannot be read: {reason}", fix="correct the path, or write the file anew")
 
 
-def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[str]) -> TableFiles:
+def open_table(
+    paths: Sequence[Path], declared: InputConfig, others: Sequence[str], *, texts: bool = False
+) -> TableFiles:
     """Look at all files of a table, without reading its rows.
 
     Parameters
@@ -206,6 +240,8 @@ def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[st
         The features. None: all columns but `others`, and label, id and time of the lane, as in the lane.
     others
         The other columns: label, and id.
+    texts
+        Whether the learner takes texts and booleans, of features that are not declared as numbers.
 
     Raises
     ------
@@ -224,19 +260,22 @@ def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[st
             fix=f"give files of one format, with one of the endings {', '.join(_FORMATS)}",
         )
     (kind,) = kinds
-    try:
-        dataset = ds.dataset(files, format=kind, partitioning="hive")
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(files[0], type(error).__name__) from None
+    dataset = _dataset(files, kind)
     features = declared.source_names() if declared.features is not None else None
     if features is None:
         taken = {*others, declared.label, declared.id, declared.time}
         features = [name for name in dataset.schema.names if name not in taken]
-    categories = declared.categories()
-    texts = set() if categories is None else set(map(str, categories.places))
-    numbers = set(features) - texts - {time for time, _ in declared.time_parts().values()}
-    types = dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(texts, pa.string())
+    categories, times = declared.categories(), declared.time_parts()
+    codes = set() if categories is None else set(map(str, categories.places))
+    plain = set(features) - codes - {time for time, _ in times.values()}
+    texts = declared.features is None or (texts and not isinstance(declared.features, dict))
+    numbers = {name for name in plain if not texts or declared.fields.get(name) == "number"}
+    types = dict.fromkeys(plain, pa.float64()) | dict.fromkeys(codes, pa.string())
     schema = _common_schema(dataset, [*features, *others], types if kind == "csv" else {})
+    spelled = [name for name in features if name in numbers and _is_text(schema.field(name).type)]
+    for name in numbers:
+        known = kind == "csv" or declared.fields.get(name) == "number"
+        _check_number(name, schema.field(name).type, known=known)
     reader = Reader(
         schema,
         ()
@@ -245,12 +284,43 @@ def open_table(paths: Sequence[Path], declared: InputConfig, others: Sequence[st
             (str(field), tuple((str(value), categories.columns[i]) for value, i in places.items()))
             for field, places in categories.places.items()
         ),
-        tuple(
-            (name, (time, declared.fields[time], part))
-            for name, (time, part) in declared.time_parts().items()
-        ),
+        tuple((name, (time, declared.fields[time], part)) for name, (time, part) in times.items()),
+        tuple(spelled),
     )
     return TableFiles(tuple(files), tuple(_parts(dataset)), reader)
+
+
+def _dataset(files: Sequence[str], kind: Any) -> Any:
+    """The files, with the columns in their paths."""
+    form = _CSV if kind == "csv" else kind
+    try:
+        dataset = ds.dataset(files, format=form)
+        of_paths = {
+            part.partition("=")[0] for file in files for part in Path(file).parent.parts if "=" in part
+        }
+        for name in of_paths.intersection(dataset.schema.names):
+            raise RecordError(
+                f"{name!r} is a column of {files[0]}, and in the paths of the files too",
+                fix=f"rename the folders {name}=..., or leave the column out of the files",
+            )
+        return ds.dataset(files, format=form, partitioning="hive") if of_paths else dataset
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(files[0], type(error).__name__) from None
+
+
+def _check_number(name: str, kind: Any, *, known: bool) -> None:
+    """Refuse a column that a lane would not read as a number; `known`: texts are."""
+    if (known and _is_text(kind)) or _is_number(kind) or pa.types.is_decimal(kind):
+        return
+    texts = f'; or, if these texts are numbers, add {name} = "number" to input.fields' * _is_text(kind)
+    raise RecordError(
+        f"the column {name!r} is of type {kind}, and [input] declares a number",
+        fix=f'write numbers, or declare its values, {name} = ["...", ...], in input.features{texts}',
+    )
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _files(paths: Sequence[Path]) -> list[str]:
@@ -277,7 +347,7 @@ def _is_data(path: Path) -> bool:
 
 
 def _common_schema(dataset: Any, names: Sequence[str], of_csv: Mapping[str, Any]) -> Any:
-    """The types of the columns, the same in every file; `of_csv`: those of columns that look like numbers."""
+    """The types of the columns, the same in every file; `of_csv`: texts, and numbers that look like such."""
     common: Any = None
     for fragment in dataset.get_fragments():
         try:
@@ -301,7 +371,9 @@ def _common_schema(dataset: Any, names: Sequence[str], of_csv: Mapping[str, Any]
         columns = pa.schema(
             [
                 (
-                    f.with_type(of_csv[f.name]) if f.name in of_csv and _is_number(f.type) else f
+                    f.with_type(of_csv[f.name])
+                    if f.name in of_csv and (_is_number(f.type) or of_csv[f.name] == pa.string())
+                    else f
                 ).remove_metadata()
                 for f in fields
             ]
