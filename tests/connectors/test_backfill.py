@@ -734,7 +734,7 @@ def test_a_row_id_in_two_files_is_refused_and_nothing_is_spent(
     assert not Path("start.json.sums").exists()
     monkeypatch.setattr(jobs, "_COMPARED", N // 3)
     twice = call("fraud.toml", "t", "--output", "start.json", "--processes", 2, code=1)
-    assert "1 row ids of the table occur twice" in twice.stderr
+    assert "1 row id occurs twice in the table" in twice.stderr
     monkeypatch.setattr(jobs, "_MOST_CHECKED", N - 1)
     result = call("fraud.toml", "t", "--output", "start.json", "--processes", 1)
     assert "ids_not_compared" in result.stderr
@@ -907,6 +907,7 @@ def test_a_lane_goes_on_from_a_state_as_if_it_had_read_the_table(folder: Path) -
     more = frame(200).drop(columns=["id", "other"]).to_dict("records")
     for name in ("PairOGD", "OAM", "Forest"):
         configured(folder, f"auc.{name}", "options = { seed = 1 }", "")
+        Path("start.state").unlink(missing_ok=True)
         call("fraud.toml", "t", "--output", "start.state")
         assert stat.S_IMODE(Path("start.state").stat().st_mode) == 0o600
         learner = getattr(auc, name)(seed=1)

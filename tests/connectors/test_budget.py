@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ import pytest
 from harness import programs
 from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
+from streampair_connectors.cli.budget import planned_options
 from streampair_connectors.cli.check import Report, _check_entities
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.stores import DirectoryStore
 from streampair_connectors.stores.spending import LaneBudget, total_of
-from streampair_connectors.worker.factory import build_lane
+from streampair_connectors.worker.factory import build_lane, build_learner
 from typer.testing import CliRunner
 
 from streampair.engine import OrderedRecord, Record
 from streampair.errors import PrivacyError, SnapshotError, StoreError
+from streampair.privacy import EntityLimit
 from streampair.privacy.accounting import planned_mu
 
 TOML = """
@@ -47,6 +50,21 @@ def write(directory: Path, name: str = "fraud", learner: str = "PairFTRL", optio
     path = directory / f"{name}.toml"
     path.write_text(TOML.format(app=name, learner=learner, options=options))
     return path
+
+
+def test_a_plan_of_a_configuration_is_of_its_budget_and_in_its_words(tmp_path: Path) -> None:
+    entity = '{class = "streampair.privacy.EntityLimit", records = 20}'
+    path = write(tmp_path, options=f"options = {{epsilon = 0.5, delta = 1e-7, entity = {entity}}}")
+    options = planned_options(load_config(path))
+    assert options == {"epsilon": 0.5, "delta": 1e-7, "family": "auc", "entity": EntityLimit(20)}
+    command = ["budget", "plan", "--n", "1e6", "--config", str(path), "--epsilon", "0.25"]
+    said = CliRunner().invoke(app, command).stdout
+    lines = "\n".join(said.partition("recommended:\n")[2].splitlines()[:2])
+    learner = tomllib.loads(lines)
+    assert learner["class"] == "streampair.auc.PairFTRL"
+    assert (learner["options"]["epsilon"], learner["options"]["delta"]) == (0.25, 1e-7)
+    path.write_text(path.read_text().partition("[learner]")[0] + "[learner]\n" + lines)
+    assert build_learner(load_config(path)).entity.records == 20
 
 
 def records(first: int, count: int) -> list[Any]:

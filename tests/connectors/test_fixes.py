@@ -359,6 +359,19 @@ def test_texts_that_are_meant_raise_no_warning(caplog: pytest.LogCaptureFixture)
     assert first_warnings(caplog, config_of(bounds, learner=TAKES_TEXTS), [{"amount": "1", "age": 1}]) == []
 
 
+@pytest.mark.parametrize("name", ["id", "payment.id"])
+def test_a_worker_warns_once_of_an_id_that_no_event_has(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of({**PLAIN, "id": name}, learner=TAKES_TEXTS)
+    event = {"amount": 2, "age": 3, "bad": True}
+    (warning,) = first_warnings(caplog, config, [event] * (_ENOUGH + 50))
+    assert warning["event"] == "no_ids"
+    assert warning["detail"] == f"none of the first 1,000 events has the id {name!r}, so no score has one"
+    for more in ({"id": 7}, {"payment": {"id": "p7"}}):
+        caplog.clear()
+        found = first_warnings(caplog, config, [event] * 500 + [event | more] + [event] * 500)
+        assert bool(found) == (("payment" in more) != (name == "payment.id"))
+
+
 @pytest.mark.parametrize(
     ("table", "event"),
     [

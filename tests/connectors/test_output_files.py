@@ -168,7 +168,7 @@ def test_an_output_of_a_replay_that_fails_does_not_get_its_name(folder: Path) ->
     # The next one begins anew.
     call("replay", "c.toml", "e.jsonl", "--output", "s.jsonl")
     assert len((folder / "s.jsonl").read_text().splitlines()) == 60
-    assert [path.name for path in folder.glob("*.part")] == ["fraud-dead-letters.jsonl.part"]
+    assert not list(folder.glob("*.part"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -421,7 +421,7 @@ def test_ids_of_a_large_table_are_compared_in_parts(text: bool, monkeypatch: pyt
     assert sum(sizes) == N
     assert max(sizes) < N // 3  # 100 expected, a standard deviation of 9
     batches[1] = pd.concat([table[250:460], table[:40]])
-    with pytest.raises(RecordError, match=r"^40 row ids of the table occur twice"):
+    with pytest.raises(RecordError, match=r"^40 row ids occur twice in the table"):
         one.check_ids(Read())
     with pytest.raises(ConfigError, match="can be read once"):
         one.check_ids(iter(batches))

@@ -530,14 +530,21 @@ def budget_plan(
     n: Annotated[float, typer.Option("--n", help="Records in the stream, such as 1e6.")],
     d: Annotated[int | None, typer.Option("--d", help="Features of a record.")] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Count the features that this configuration declares.")
+        Path | None,
+        typer.Option(
+            "--config",
+            help="Plan for the features, epsilon, delta, entity and family of this configuration.",
+        ),
     ] = None,
     epsilon: Annotated[
-        float, typer.Option(help="Privacy budget of a record; smaller is more private.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Privacy budget of a record; smaller is more private. Default: of --config, or 1."),
+    ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="The delta at which epsilon holds. Default: 1/n, or 1 over the rows of --table."),
+        typer.Option(
+            help="The delta at which epsilon holds. Default: of --config, 1/n, or 1 over the rows of --table."
+        ),
     ] = None,
     table: Annotated[
         float | None,
@@ -550,7 +557,10 @@ def budget_plan(
     auc: Annotated[
         float, typer.Option(help="Guessed AUC (or pairs, or distances in order) of the best model.")
     ] = 0.85,
-    family: Annotated[Literal["auc", "ranking", "metric"], typer.Option(help="Learners to compare.")] = "auc",
+    family: Annotated[
+        Literal["auc", "ranking", "metric"] | None,
+        typer.Option(help="Learners to compare. Default: of --config, or auc."),
+    ] = None,
     level: Annotated[
         float | None, typer.Option(help="Level to reach; prints the number of records that it takes.")
     ] = None,
@@ -569,11 +579,21 @@ def budget_plan(
     Reads no data: a wrong guess makes the forecast wrong, and never the guarantee.
     """
     from streampair.privacy import EntityLimit, plan
-    from streampair_connectors.cli.budget import plan_dict, show_plan, show_table, table_spend
+    from streampair_connectors.cli.budget import (
+        plan_dict,
+        planned_options,
+        show_plan,
+        show_table,
+        table_spend,
+    )
 
     with _errors(as_json):
         settings = load_optional(config, overrides)
         features, one_hot = _features_of(d, settings)
+        of_config = {} if settings is None else planned_options(settings)
+        epsilon = of_config.get("epsilon", 1.0) if epsilon is None else epsilon
+        delta = of_config.get("delta") if delta is None else delta
+        limit = of_config.get("entity") if entity is None else EntityLimit(entity, separation)
         if delta is None and table is not None and 1 <= table < math.inf:
             delta = 1.0 / max(n, table)
         found = plan(
@@ -583,20 +603,21 @@ def budget_plan(
             delta=delta,
             positive_rate=positive_rate,
             auc=auc,
-            family=family,
+            family=family or of_config.get("family", "auc"),
             level=level,
-            entity=None if entity is None else EntityLimit(entity, separation),
+            entity=limit,
             gain=gain,
             one_hot=one_hot,
         )
-        spend = None if table is None else table_spend(found, table, entity=entity is not None)
+        spend = None if table is None else table_spend(found, table, entity=limit is not None)
         labels = None if settings is None else settings.label_input
         if as_json:
             more: dict[str, Any] = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
             more |= {} if spend is None else {"table": asdict(spend)}
             typer.echo(json.dumps({**plan_dict(found), **more}))
         else:
-            show_plan(found, Console(), None if labels is None else labels.wait)
+            wait = None if labels is None else labels.wait
+            show_plan(found, Console(), wait, as_toml=settings is not None)
             if spend is not None:
                 show_table(spend, found, Console())
 

@@ -23,9 +23,11 @@ from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, write_file
 from streampair_connectors.config import Config, duration_text, load_config
+from streampair_connectors.config.toml_lines import toml_line
 from streampair_connectors.observability import logs
 
 if TYPE_CHECKING:
+    from streampair.assurance.planner import Forecast
     from streampair.privacy import PrivacyPlan
     from streampair_connectors.stores.spending import Budget, LaneBudget
 
@@ -35,6 +37,7 @@ __all__ = [
     "card",
     "chart",
     "plan_dict",
+    "planned_options",
     "show_budget",
     "show_plan",
     "show_table",
@@ -49,6 +52,37 @@ _MODELS = {
 }
 _MAX_WIDTH = 100  # a longer line is hard to read, however wide the terminal is
 _LABEL = 13  # width of a label with its padding
+
+
+def planned_options(config: Config) -> dict[str, Any]:
+    """What a plan takes from a learner: epsilon, delta, entity and family, those that it has."""
+    from streampair.privacy import EntityLimit
+
+    learner = config.learner
+    last = learner if learner.class_ is not None else learner.steps[-1]
+    found: dict[str, Any] = {
+        name: last.options[name] for name in ("epsilon", "delta") if name in last.options
+    }
+    if "entity" in last.options:
+        entity = {name: item for name, item in last.options["entity"].items() if name != "class"}
+        found["entity"] = EntityLimit(**entity)
+    family = str(last.class_).split(".")[1:2]
+    return found | ({"family": family[0]} if family and family[0] in _MODELS else {})
+
+
+def _as_config(forecast: Forecast) -> str:
+    """The learner of a forecast, as lines of a configuration."""
+    from streampair.privacy import EntityLimit
+
+    options = dict(forecast.settings)
+    for name, value in options.items():
+        if name == "mechanism":
+            options[name] = {"class": f"streampair.privacy.{type(value).__name__}"}
+        elif isinstance(value, EntityLimit):
+            fields = {key: item for key, item in asdict(value).items() if item is not None}
+            options[name] = {"class": "streampair.privacy.EntityLimit", **fields}
+    kind = f"streampair.{forecast.family}.{forecast.mechanism}"
+    return f"\n  {toml_line('class', kind)}\n  {toml_line('options', options)}"
 
 
 def plan_dict(found: PrivacyPlan) -> dict[str, Any]:
@@ -102,7 +136,9 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
     return lines
 
 
-def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> None:
+def show_plan(
+    found: PrivacyPlan, console: Console, wait: int | None = None, *, as_toml: bool = False
+) -> None:
     """Print the table, the chart and the recommendation.
 
     Parameters
@@ -111,6 +147,8 @@ def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> 
         What is printed, and where.
     wait
         Milliseconds from an event until it is learned; None: it is learned when it comes.
+    as_toml
+        Whether the recommended learners are lines of a configuration, in place of calls in Python.
     """
     from streampair.assurance.planner import setting_text
 
@@ -149,7 +187,10 @@ def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> 
     for line in chart(found):
         console.print(line, highlight=False, markup=False)
     for line in found.advice():
-        console.print(line, highlight=False, markup=False)
+        for each in (found.best, found.best_without_horizon) if as_toml else ():
+            if each is not None and line.endswith(f": {each.call()}"):
+                line = line.removesuffix(f" {each.call()}") + _as_config(each)
+        console.print(line, highlight=False, markup=False, soft_wrap=as_toml)
     if wait is not None:
         console.print(
             f"Labels come later: each record is learned {duration_text(wait)} after it came, so that the "

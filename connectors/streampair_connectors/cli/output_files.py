@@ -140,10 +140,16 @@ class OutputFile:
             if self._direct:
                 self._file = self.path.open("wb")
                 return
-            self._place.unlink(missing_ok=True)  # of a run that has failed
+            self.forget()
             mode = 0o600 if self._secret else 0o666
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._file = os.fdopen(os.open(self._place, flags, mode), "wb")
+
+    def forget(self) -> None:
+        """Remove what a run that has failed has left."""
+        if not self._direct:
+            with self._errors():
+                self._place.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
         """Write some bytes."""

@@ -399,6 +399,7 @@ class _Outputs:
 
     def open(self) -> None:
         """Create the files, but that of dead letters, which its first line creates."""
+        self.letters.forget()
         for file in (self._page, self._scores):
             if file is not None:
                 file.open()

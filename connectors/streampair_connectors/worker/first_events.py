@@ -1,4 +1,4 @@
-"""Warnings of the first events: strings that are numbers, declared fields that no event has, no label."""
+"""Warnings of the first events: strings that are numbers, fields or an id that no event has, no label."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LISTED = 5
 
 
 class FirstEvents:
-    """Warns once of each of three things that a learner takes without a word, and that are rarely meant.
+    """Warns once of each of four things that a learner takes without a word, and that are rarely meant.
 
     A string that is a number is a value of its own to a learner that takes strings. A declared field that no
-    event has is a missing value, or has none of its declared values. Events without the field of the label
-    are scored and not learned.
+    event has is a missing value, or has none of its declared values. Without the field of the id, scores have
+    none. Events without the field of the label are scored and not learned.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class FirstEvents:
         declared = config.input
         self._config, self._read = config, read
         self._names = declared.source_names()
-        self._find = unnested(declared, self._names)
+        self._find = unnested(declared, [*self._names, declared.id])
         takes_texts = taken_cells(config).get("texts", False) and not isinstance(declared.features, dict)
         self._texts_left = _TEXTS if takes_texts else 0
         # Cells of CSV are read as numbers, and each event has all columns.
@@ -136,14 +136,22 @@ class FirstEvents:
             )
 
     def _warn_of_missing(self) -> None:
+        declared, first = self._config.input, f"none of the first {_ENOUGH - self._left:,} events has"
         missing = [name for name in self._names if name not in self._seen]
+        if declared.id is not None and declared.id not in self._seen:
+            log.warning(
+                "no_ids",
+                app=self._config.app,
+                detail=f"{first} the id {declared.id!r}, so no score has one",
+                next_step="correct input.id, or leave it out",
+            )
         if missing:
             event = {} if is_private(self._config) else self._last
             log.warning(
                 "missing_features",
                 app=self._config.app,
-                detail=f"none of the first {_ENOUGH - self._left:,} events has {_listed(missing)}",
-                next_step=missing_fix(self._config.input, missing[0], event),
+                detail=f"{first} {_listed(missing)}",
+                next_step=missing_fix(declared, missing[0], event),
             )
         self._seen.clear()
 
