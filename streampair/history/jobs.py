@@ -20,14 +20,16 @@ from streampair.base.targets import BinaryTarget, RelevanceTarget, Target
 from streampair.errors import ConfigError, PrivacyWarning, RecordError
 from streampair.history.account import AttemptAccount, Standardisation, open_account
 from streampair.history.rows import fingerprint, label_numbers, read_batch
-from streampair.kernels import table_sums
+from streampair.kernels import random_trees, table_sums
 from streampair.models import Model
+from streampair.models.exporting import tree_parts
 from streampair.models.format import (
     Curve,
     EncodedArray,
     Labels,
     LinearModel,
     Promise,
+    RandomForestModel,
     ReleasedMoments,
     Scaling,
     decode,
@@ -37,12 +39,15 @@ from streampair.models.format import (
 )
 from streampair.privacy.accounting import doubts, promised_epsilon
 from streampair.privacy.mechanisms.base import Release, Settings, rounding_limit
+from streampair.privacy.mechanisms.dp_forest import DPForest
 from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, Moments, RankingMoments
 from streampair.privacy.mechanisms.standardization import Warmup
 from streampair.privacy.mechanisms.start_moments import MOST_ROWS
 from streampair.privacy.mechanisms.table_moments import (
     RankingTableState,
     SumsRelease,
+    TableForestPlan,
+    TableForestState,
     TableMomentsState,
     moments_release,
     plan_sample,
@@ -54,13 +59,16 @@ from streampair.privacy.mechanisms.table_moments import (
 from streampair.privacy.noise import ChainedNoise, NoiseKey
 from streampair.privacy.report import TABLE_AS_ASSUMED
 from streampair.records.features import Design
+from streampair.records.random_trees import RandomTreeDesign
 
-__all__ = ["ASSUMED", "Job", "Sums", "fit"]
+__all__ = ["ASSUMED", "LEARNERS", "Job", "Sums", "fit"]
 
 Floats = NDArray[np.float64]
 Columns = list[NDArray[Any]]
 
-Learner = auc.PairFTRL | ranking.PairFTRL
+Learner = auc.PairFTRL | auc.PrivateForest | ranking.PairFTRL
+LEARNERS = (auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL)
+"""Classes of which a table is learned."""
 
 _NAME = "streampair history 1"
 _MOST_CHECKED = 100_000_000  # rows whose ids are compared
@@ -100,6 +108,7 @@ class _Plain:
     rows: int
     salt: str
     below: int  # a row is in the sample if its hash is below this
+    forest: tuple[int | None, int] | None  # trees and depth
 
 
 def _exact(value: Any) -> Any:
@@ -128,7 +137,7 @@ class Sums:
     taken
         Those of them that this stage is about: in the sample, or not in it.
     nulls
-        Those of `taken` that a feature is missing of, which add 0: a function of the content.
+        Those of `taken` that nothing is learned of, which add 0: a function of the content.
     job
         Digest of the job and its stage.
     """
@@ -198,9 +207,9 @@ class Job:
     Parameters
     ----------
     learner
-        A new `auc.PairFTRL` or `ranking.PairFTRL` with its budget, `bounds` and labels. Its features are
-        `features`, or those with bounds. Its `warmup` is the expected size of the sample; None: as of a
-        stream of so many records.
+        A new `auc.PairFTRL`, `auc.PrivateForest` or `ranking.PairFTRL` with its budget, `bounds` and labels.
+        Its features are `features`, or those with bounds. Its `warmup` is the expected size of the sample;
+        None: as of a stream of so many records.
     label
         Column of the label.
     rows
@@ -272,7 +281,7 @@ class Job:
         settings = _settings(learner, names, int(rows))
         names = Design(names, settings.bounds).names
         self._plain = _Plain(
-            learner="auc.PairFTRL" if isinstance(learner, auc.PairFTRL) else "ranking.PairFTRL",
+            learner=f"{type(learner).__module__.split('.')[1]}.{type(learner).__name__}",
             epsilon=settings.epsilon,
             delta=settings.delta,
             radius=None if learner.radius is None else float(learner.radius),
@@ -285,6 +294,7 @@ class Job:
             rows=int(rows),
             salt=salt,
             below=settings.warmup * 2**64 // int(rows),
+            forest=_plain_forest(learner),
         )
         self._standardisation = self._made = None
         target = self._target()
@@ -321,7 +331,10 @@ class Job:
 
     def _digest(self, standardisation: Standardisation | None) -> str:
         released = None if standardisation is None else asdict(standardisation)
-        text = json.dumps(_exact([_NAME, asdict(self._plain), released]), sort_keys=True)
+        plain = asdict(self._plain)
+        if plain["forest"] is None:
+            del plain["forest"]
+        text = json.dumps(_exact([_NAME, plain, released]), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
     @property
@@ -347,7 +360,10 @@ class Job:
             if plain.relevance is not None:
                 return ranking.PairFTRL(plain.epsilon, plain.delta, relevance=plain.relevance, **options)
             options |= {"positive": plain.positive, "negative": plain.negative}
-            return auc.PairFTRL(plain.epsilon, plain.delta, **options)
+            if plain.forest is None:
+                return auc.PairFTRL(plain.epsilon, plain.delta, **options)
+            trees, depth = plain.forest
+            return auc.PrivateForest(plain.epsilon, plain.delta, trees=trees, depth=depth, **options)
 
     def _target(self) -> Target:
         plain = self._plain
@@ -356,14 +372,16 @@ class Job:
         return BinaryTarget(plain.positive, plain.negative)
 
     def _new_state(self, sampled: int) -> TableMomentsState:
-        kind = TableMomentsState if self._plain.relevance is None else RankingTableState
-        return kind(plan_table_moments(self._settings(), self._plain.rows - sampled))
+        plan = plan_table_moments(self._settings(), self._plain.rows - sampled)
+        if isinstance(plan, TableForestPlan):
+            return TableForestState(plan)
+        return (TableMomentsState if self._plain.relevance is None else RankingTableState)(plan)
 
     def _settings(self) -> Settings:
         return _settings(self._learner(), self._plain.features, self._plain.rows)
 
     def _design(self) -> Design:
-        design = Design(self._plain.features, dict(self._plain.bounds))
+        design = self._settings().mechanism.design(self._plain.features, dict(self._plain.bounds))
         done = self._standardisation
         if done is not None:
             design.cap = done.cap
@@ -379,6 +397,7 @@ class Job:
         done = self._standardisation
         assert done is not None
         state = self._new_state(done.sampled)
+        state.scaling = self._parts()[2].scaling
         state.centre(done.centre)
         state.begin_with(np.array(done.cross))
         return state
@@ -388,8 +407,9 @@ class Job:
     def sums(self, batch: Any) -> Sums:
         """Exact sums over the rows of a batch, for the stage of this job.
 
-        A row with a feature that is missing, NaN or infinite is a null row: it adds 0. The bits of the sum of
-        all batches do not depend on how the table is cut, nor on the order of rows or batches.
+        A row with a feature that is missing, NaN or infinite is a null row: it adds 0. Leaves of a
+        `PrivateForest` learn from its other features. The bits of the sum of all batches do not depend on how
+        the table is cut, nor on the order of rows or batches.
 
         Parameters
         ----------
@@ -419,6 +439,9 @@ class Job:
         else:
             labels[~mine] = math.nan  # they add 0, as null rows do
             cells, nulls = _product_cells(batch.columns, labels, done.centre, design)
+            if isinstance(design, RandomTreeDesign):
+                leaves, nulls = _leaf_cells(batch.columns, labels, design)
+                cells = np.concatenate((cells, leaves))
             nulls -= len(labels) - taken
         return Sums(cells, len(hashes), taken, nulls, fingerprint(hashes), kind, digest), hashes
 
@@ -681,11 +704,17 @@ class Job:
         epsilon = plain.epsilon if charged == 1 else promised_epsilon(mu, plain.delta)
         bounds = dict(plain.bounds)
         labels = probability = None
-        if isinstance(learner, auc.PairFTRL):
+        if not isinstance(learner, ranking.PairFTRL):
             link = state.link
             labels = Labels(plain.positive, None if learner._unnamed else plain_label(learner._negative))
             probability = Curve(float(link.offset), float(link.slope), 0.0, 1.0)
-        document = LinearModel(
+        design, d = self._parts()[2], len(plain.features)
+        kind: Any = LinearModel
+        if isinstance(design, RandomTreeDesign):
+            kind, parts = RandomForestModel, tree_parts(design, state.average)
+        else:
+            parts = {"moments": self._released_moments(state)}
+        document = kind(
             class_name=plain.learner,
             features=plain.features,
             slots=plain.rows,
@@ -722,26 +751,32 @@ class Job:
                 factor=done.factor,
                 cap=done.cap,
             ),
-            weights=tuple(state.average.tolist()),
-            moments=ReleasedMoments(
-                rows=state.plan.horizon or 0,
-                sums=EncodedArray.floats(state.released_sums),
-                sigma=state.plan.sigma_last,
-                centre=done.centre,
-                sample=done.sampled,
-                sample_sigma=plan_sample(settings.mu, len(plain.features), done.sampled).sigma_sum,
-                relevance=plain.relevance,
-            ),
+            weights=tuple(state.average[:d].tolist()),
+            **parts,
         )
         return Model(decode(encode(document)))
+
+    def _released_moments(self, state: TableMomentsState) -> ReleasedMoments:
+        """What was released, for a learner that begins with it."""
+        done, plain = self._standardisation, self._plain
+        assert done is not None
+        return ReleasedMoments(
+            rows=state.plan.horizon or 0,
+            sums=EncodedArray.floats(state.released_sums),
+            sigma=state.plan.sigma_last,
+            centre=done.centre,
+            sample=done.sampled,
+            sample_sigma=plan_sample(self._settings().mu, len(plain.features), done.sampled).sigma_sum,
+            relevance=plain.relevance,
+        )
 
 
 def _checked_learner(learner: Any) -> tuple[Any, ...]:
     """The features of a learner that can learn from a table."""
-    if type(learner) not in (auc.PairFTRL, ranking.PairFTRL):
+    if type(learner) not in LEARNERS:
         raise ConfigError(
             f"a {type(learner).__name__} does not learn from sums of a table",
-            fix="use auc.PairFTRL or ranking.PairFTRL",
+            fix="use auc.PairFTRL, auc.PrivateForest or ranking.PairFTRL",
         )
     if learner.slots or learner._private.start is not None:
         raise ConfigError("the learner has begun", fix="give a new one: it stands for its parameters alone")
@@ -786,6 +821,13 @@ def _plain_target(learner: Learner) -> dict[str, Any]:
     return {"positive": plain_label(learner.positive), "negative": negative, "relevance": None}
 
 
+def _plain_forest(learner: Learner) -> tuple[int | None, int] | None:
+    """Trees and depth of a private forest, as they were given; None: of another learner."""
+    if not isinstance(learner, auc.PrivateForest):
+        return None
+    return None if learner.trees is None else int(learner.trees), int(learner.depth)
+
+
 def _settings(learner: Learner, names: Iterable[Any], rows: int) -> Settings:
     """The settings of a learner for so many rows."""
     if learner.horizon not in (None, rows):
@@ -794,7 +836,7 @@ def _settings(learner: Learner, names: Iterable[Any], rows: int) -> Settings:
             fix="leave the horizon out: it is the number of rows",
         )
     settings = learner.settings_with(features=list(names), horizon=rows)
-    if type(settings.mechanism) not in (Moments, RankingMoments):
+    if type(settings.mechanism) not in (Moments, RankingMoments, DPForest):
         raise ConfigError(
             f"a table is learned from second moments, and this learner, of {rows} rows and "
             f"{settings.features} features, has another mechanism",
@@ -849,6 +891,27 @@ def _product_cells(
         nulls += int(np.count_nonzero(np.isnan(vectors[d])))
         cells += product_sums(vectors, centre)
     return cells, nulls
+
+
+def _leaf_cells(columns: Columns, labels: Floats, design: RandomTreeDesign) -> tuple[NDArray[np.int64], int]:
+    """Counts of leaves, their labels, and counts of bins of all rows, and of how many nothing is learned.
+
+    Of a row with a gap the leaves learn the other features.
+    """
+    d, trees = len(columns), len(design.trees.fields)
+    leaves, nulls = int(design.trees.fields.size), 0
+    first = d * (d + 1) // 2 + d  # of second moments, which are summed up elsewhere
+    cells = np.zeros(first + design.coordinates - d + leaves, dtype=np.int64)
+    for start in range(0, len(labels), _CHUNK):
+        part = labels[start : start + _CHUNK].copy()
+        raw, rows, usable = np.empty((len(part), d)), np.empty((len(part), design.width)), np.empty(len(part))
+        for j, column in enumerate(columns):
+            raw[:, j] = column[start : start + len(part)]
+        design.prepare(raw, rows, usable)
+        part[usable == 0.0] = math.nan
+        nulls += int(np.count_nonzero(np.isnan(part)))
+        random_trees.tree_sums(rows, part, d, trees, leaves, cells)
+    return cells[first:], nulls
 
 
 def fit(

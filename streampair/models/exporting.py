@@ -45,7 +45,7 @@ from streampair.privacy.pipeline_check import check_pipeline, class_name, is_pri
 from streampair.records.random_trees import RandomTreeDesign
 from streampair.steps import freeze
 
-__all__ = ["document_of", "scaling_of"]
+__all__ = ["document_of", "scaling_of", "tree_parts"]
 
 # What scores and predictions are computed by: no file describes the methods of a subclass.
 _METHODS = (
@@ -108,7 +108,7 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         if start.centre is not None:
             linear["running"] = _centred(start.centre)
     if run is not None and isinstance(run.design, RandomTreeDesign):
-        return RandomForestModel(**linear, **_tree_parts(run.design, run.weights))
+        return RandomForestModel(**linear, **tree_parts(run.design, run.weights))
     return LinearModel(**linear)
 
 
@@ -133,7 +133,7 @@ def _centred(centre: NDArray[np.float64]) -> Running:
     )
 
 
-def _tree_parts(design: RandomTreeDesign, weights: NDArray[np.float64]) -> dict[str, Any]:
+def tree_parts(design: RandomTreeDesign, weights: NDArray[np.float64]) -> dict[str, Any]:
     """Trees of a private forest; weights of its bins are 0, for they only serve the fit."""
     trees, d = design.trees, len(design.names)
     leaves = weights[d : d + trees.fields.size].reshape(trees.fields.shape)

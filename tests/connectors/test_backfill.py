@@ -171,6 +171,17 @@ def test_relevances_are_learned_too(folder: Path) -> None:
     assert b"ranking.PairFTRL" in made("t", "--processes", 1)
 
 
+def test_a_private_forest_is_learned_in_parts(folder: Path) -> None:
+    options = PRIVATE.replace("1.0,", "1.0, trees = 4, depth = 3,")
+    configured(folder, "auc.PrivateForest", options)
+    model = wanted(auc.PrivateForest(1.0, 1e-6, trees=4, depth=3, bounds=BOUNDS))
+    assert made("t", "--processes", 1) == model
+    assert b"random_forest" in model
+    configured(folder, "auc.PrivateForest", options, 'features = ["a", "b"]')
+    Path("start.json").unlink()
+    assert "have no bounds" in error("t", code=2)
+
+
 def test_declared_values_and_parts_of_times_are_those_of_the_lane(folder: Path) -> None:
     declared = (
         'features = { a = [-1, 1], country = ["NL", "5", "true"], code = ["5", "7"], '

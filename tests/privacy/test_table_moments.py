@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.moments import climb
+from naive import random_trees as naive_trees
 from naive import table_moments as naive
 from scipy import stats
 
@@ -39,6 +40,7 @@ from streampair.privacy.mechanisms.standardization import (
 from streampair.privacy.mechanisms.table_moments import (
     STEPS,
     SumsRelease,
+    TableForestPlan,
     label_steps,
     moments_release,
     plan_sample,
@@ -47,8 +49,11 @@ from streampair.privacy.mechanisms.table_moments import (
 from streampair.privacy.mechanisms.table_moments import product_sums as sums_of_products
 from streampair.privacy.mechanisms.table_moments import sample_sums as sums_of_sample
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, rounded, scaled
+from streampair.records.random_trees import BINS
 
 KEY = bytes(range(32))
+FOREST: dict[str, Any] = {"kind": auc.PrivateForest, "trees": 2, "depth": 2}
+LEARNERS = pytest.mark.parametrize("learner", [{}, FOREST], ids=["moments", "forest"])
 N, NAMES = 600, ("a", "b", "c")
 Table = dict[str, np.ndarray]
 
@@ -61,8 +66,8 @@ def table(seed: int = 0, rows: int = N) -> Table:
     return {**columns, "y": x[:, 0] + rng.normal(size=rows) > 0, "id": np.arange(rows) * 7 + 3}
 
 
-def job(rows: int = N, epsilon: float = 1.0, **options: Any) -> Job:
-    learner = auc.PairFTRL(epsilon=epsilon, delta=1e-4, bounds=dict.fromkeys(NAMES, (-2, 2)), **options)
+def job(rows: int = N, epsilon: float = 1.0, kind: Any = auc.PairFTRL, **options: Any) -> Job:
+    learner = kind(epsilon=epsilon, delta=1e-4, bounds=dict.fromkeys(NAMES, (-2, 2)), **options)
     return Job(learner, label="y", rows=rows, row_id="id", salt="salt")
 
 
@@ -197,8 +202,9 @@ def schedule(rng: np.random.Generator, one: Job, columns: Table) -> Sums:
     return parts[0]
 
 
-def test_sums_are_equal_for_any_cut_and_order(path: Path) -> None:
-    columns, first = table(), job()
+@LEARNERS
+def test_sums_are_equal_for_any_cut_and_order(learner: dict[str, Any], path: Path) -> None:
+    columns, first = table(), job(**learner)
     whole = first.sums(columns)
     second = first.standardised(whole, KEY, account=path)
     total = second.sums(columns)
@@ -210,6 +216,56 @@ def test_sums_are_equal_for_any_cut_and_order(path: Path) -> None:
     assert len({float(columns["a"][rng.permutation(N)].sum()) for _ in range(20)}) > 1
     changed = {**columns, "a": columns["a"] + (np.arange(N) == 5) * 2.0**-12}
     assert first.sums(changed) != whole or second.sums(changed) != total
+
+
+def test_sums_of_a_forest_are_those_of_its_definition(path: Path) -> None:
+    """Second moments are those of the same job without trees; leaves and bins are counted by hand."""
+    columns, first = table(), job(**FOREST)
+    second = first.standardised(first.sums(columns), KEY, account=path)
+    done, sums = second._standardisation, second.sums(columns)
+    assert done is not None
+    linear = Job.__new__(Job)
+    linear.__setstate__((dataclasses.replace(job()._plain), done))
+    packed = len(NAMES) * (len(NAMES) + 1) // 2 + len(NAMES)
+    assert sums.cells[:packed].tolist() == linear.sums(columns).cells.tolist()
+    sizes = [1] * len(NAMES)
+    trees, rows, labels = [naive_trees.tree(sizes, t, 4) for t in range(2)], [], []
+    for i in np.flatnonzero([not first.sums(part(columns, [i])).taken for i in range(N)]):
+        places = []
+        for j, name in enumerate(NAMES):
+            value = (min(max(columns[name][i] / 2.0, -1.0), 1.0) - done.mean[j]) * done.factor[j]
+            missing = math.isnan(columns[name][i])
+            place = naive_trees.place(min(max(value, -done.cap), done.cap) * 3.0 / done.cap)
+            places.append(math.nan if missing else place)
+        rows.append(naive_trees.marks(places, sizes, trees, BINS))
+        labels.append(1.0 if columns["y"][i] else -1.0)
+    assert sums.cells[packed:].tolist() == naive_trees.tree_sums(rows, labels, 8)
+    # Leaves learn rows with a gap, which second moments do not; of gaps alone nothing is learned.
+    assert (sums.nulls, linear.sums(columns).nulls > 10) == (0, True)
+    blank = {**columns, **{name: np.full(N, math.nan) for name in NAMES}}
+    assert not second.sums(blank).cells.any()
+    assert second.sums(blank).nulls == N - done.sampled
+    unlabelled = {
+        **part(columns, np.isnan(columns["b"])),
+        "y": np.full(int(np.isnan(columns["b"]).sum()), "?"),
+    }
+    assert not second.sums(unlabelled).cells.any()
+
+
+def test_a_release_of_leaves_is_of_whole_rows_times_their_weight(path: Path) -> None:
+    first = job(**FOREST)
+    second = first.standardised(first.sums(table()), KEY, account=path)
+    plan = second._state().plan
+    assert isinstance(plan, TableForestPlan)
+    release, cells = moments_release(plan), second.sums(table()).cells
+    drawn = release.draw(cells, NormalStream(1))
+    counts = drawn[plan.packed :] / plan.steps[plan.packed :]
+    assert counts == pytest.approx(np.round(counts), abs=1e-9)
+    noise = (counts - cells[plan.packed :]) * plan.steps[plan.packed :] / plan.sigma_last
+    assert 0.8 < float(np.std(noise)) < 1.2
+    assert release.card.replace == pytest.approx(second._settings().mu)
+    assert "Lemma 90" in release.card.lemma
+    assert release.card.sensitivity == plan.diameter > second_moments_diameter()
 
 
 # ---- the parts -------------------------------------------------------------------------------------------
@@ -694,15 +750,17 @@ class Attack:
         Whether the row is one of the sample.
     """
 
-    def __init__(self, path: Path, patch: pytest.MonkeyPatch, sampled: bool) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, patch: pytest.MonkeyPatch, sampled: bool, learner: dict[str, Any] | None = None
+    ) -> None:
+        self.path, self.learner = path, learner or {}
         null = {**table(), **{name: np.full(N, math.nan) for name in NAMES}}
-        one = job(epsilon=EPSILON)
+        one = job(epsilon=EPSILON, **self.learner)
         place = next(i for i in range(N) if bool(one.sums(part(null, [i])).taken) == sampled)
         if sampled:  # where the proof of Lemma 60 says
             contents = [((2.0, 2.0, 2.0), True), ((-0.365, -0.365, -0.365), False)]
-        else:  # of length 1, at an angle at which the product is -1/2
-            contents = [((2.0, 0.0, 0.0), True), ((-1.0, math.sqrt(3.0), 0.0), True)]
+        else:  # of length 1, at an angle at which the product is -1/2, and in other leaves and bins
+            contents = [((2.0, 0.0, 0.0), True), ((-1.0, math.sqrt(1.5), math.sqrt(1.5)), True)]
         self.tables = []
         for values, label in contents:
             columns = {name: column.copy() for name, column in null.items()}
@@ -725,7 +783,7 @@ class Attack:
         """Sums, standard deviations and releases of both stages."""
         self.seen = []
         key = hashlib.sha256(f"{number} {side}".encode()).digest()
-        account, first = self.path.with_name(f"{number} {side}"), job(epsilon=EPSILON)
+        account, first = self.path.with_name(f"{number} {side}"), job(epsilon=EPSILON, **self.learner)
         second = first.standardised(first.sums(self.tables[side]), key, account=account)
         second.release(second.sums(self.tables[side]), key, account=account)
         return self.seen
@@ -751,13 +809,13 @@ class Attack:
         return exact, mu, math.sqrt(2 / runs + mu * mu / (4 * runs))
 
 
-@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize(("sampled", "learner"), [(True, {}), (False, {}), (False, FOREST)])
 def test_the_audit_reaches_what_is_claimed(
-    sampled: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+    sampled: bool, learner: dict[str, Any], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The noise has keys of its own in each run, which are fixed: the outcome is the same each time."""
-    claim = job(epsilon=EPSILON)._settings().mu
-    exact, measured, error = Attack(path, monkeypatch, sampled).outcome(60)
+    claim = job(epsilon=EPSILON, **learner)._settings().mu
+    exact, measured, error = Attack(path, monkeypatch, sampled, learner).outcome(60)
     assert 0.998 * claim < exact <= claim * (1 + 1e-12)
     assert abs(measured - exact) < REJECT * error
 
@@ -788,15 +846,31 @@ def both_stages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Job, "sums", all_rows)
 
 
+def leaves_of_moments(patch: pytest.MonkeyPatch) -> None:
+    """Leaves are released with the noise of second moments alone."""
+    patch.setattr(TableForestPlan, "diameter", property(lambda plan: second_moments_diameter()))
+
+
 @pytest.mark.parametrize(
-    ("mutant", "sampled"), [(less_noise, True), (less_noise, False), (both_stages, True)]
+    ("mutant", "sampled", "learner"),
+    [
+        (less_noise, True, {}),
+        (less_noise, False, {}),
+        (both_stages, True, {}),
+        (less_noise, False, FOREST),
+        (leaves_of_moments, False, FOREST),
+    ],
 )
 def test_a_defect_is_caught_by_the_audit(
-    mutant: Callable[[pytest.MonkeyPatch], None], sampled: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    sampled: bool,
+    learner: dict[str, Any],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    claim = job(epsilon=EPSILON)._settings().mu
+    claim = job(epsilon=EPSILON, **learner)._settings().mu
     mutant(monkeypatch)
-    exact, _, _ = Attack(path, monkeypatch, sampled).outcome(2)
+    exact, _, _ = Attack(path, monkeypatch, sampled, learner).outcome(2)
     assert exact > 1.05 * claim
 
 

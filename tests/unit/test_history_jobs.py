@@ -379,6 +379,52 @@ def test_it_ranks_as_a_stream_does(tmp_path: Path) -> None:
         history.fit(one, [table], KEY, account=tmp_path / "a")
 
 
+def squares(rows: int) -> pd.DataFrame:
+    """Rows in a square, positive near its centre, which no line tells."""
+    x = np.random.default_rng(3).uniform(-1, 1, (rows, 2))
+    y = np.square(x).sum(axis=1) < 0.5
+    return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y, "id": np.arange(rows)})
+
+
+def test_a_forest_of_a_table_is_that_of_a_stream(tmp_path: Path) -> None:
+    n, names = 14_000, ["a", "b"]
+    table = squares(n + 2000)
+    rest = table.iloc[n:]
+    options: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "bounds": {"a": (-1, 1), "b": (-1, 1)}}
+    one = Job(auc.PrivateForest(**options), label="y", rows=n, row_id="id", salt="salt")
+    batches = [table.iloc[i : min(i + 3000, n)] for i in range(0, n, 3000)]
+    model = history.fit(one, batches, KEY, account=tmp_path / "account")
+    again = history.fit(one, [table.iloc[:n]], KEY, account=tmp_path / "again")
+    assert models.dumps(again) == models.dumps(model)
+    stream = auc.PrivateForest(**options, horizon=n, seed=1)
+    stream.learn_many(table.iloc[:n][names], table["y"].iloc[:n])
+    found, wanted = (roc_auc_score(rest["y"], m.score_many(rest[names]).to_numpy()) for m in (model, stream))
+    assert found > wanted - 0.02 > 0.88
+    mean = float(np.mean([model.predict_proba_one(x)[True] for x in rest[names].to_dict("records")]))
+    assert abs(mean - rest["y"].mean()) < 0.05
+    assert model.class_name == "auc.PrivateForest"
+    assert model.slots == n
+    loaded = models.loads(models.dumps(model))
+    assert loaded.score_many(rest[names]).tolist() == model.score_many(rest[names]).tolist()
+    with pytest.raises(ConfigError, match="make a new"):
+        model.to_online(auc.PrivateForest(**options))
+
+
+def test_other_trees_make_another_job_and_a_short_table_has_none(tmp_path: Path) -> None:
+    def made(**options: Any) -> Job:
+        bounds = {"a": (-1, 1), "b": (-1, 1)}
+        forest = auc.PrivateForest(1.0, 1e-4, bounds=bounds, **options)
+        return Job(forest, label="y", rows=N, row_id="id", salt="salt")
+
+    jobs = [job(), made(), made(trees=3), made(trees=3, depth=2)]
+    assert len({each.digest for each in jobs}) == len(jobs)
+    models_of = [
+        history.fit(each, [frame()], KEY, account=tmp_path / str(i)) for i, each in enumerate(jobs[1:])
+    ]
+    kinds = [type(model._document).__name__ for model in models_of]
+    assert kinds == ["LinearModel", "RandomForestModel", "RandomForestModel"]
+
+
 @pytest.mark.parametrize("text", [False, True])
 def test_a_fit_refuses_an_id_that_is_in_two_batches(text: bool, tmp_path: Path) -> None:
     """Or a batch that comes twice in place of another one: the sums alone do not show it."""

@@ -22,7 +22,7 @@ from streampair.base.online import OnlinePairLearner
 from streampair.engine.snapshot import pack
 from streampair.errors import ConfigError, PrivacyError, RecordError
 from streampair.history import Job
-from streampair.history.jobs import second_stage
+from streampair.history.jobs import LEARNERS, second_stage
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
@@ -107,8 +107,9 @@ def backfill(
 ) -> None:
     """Learn a model from a table in files, with the configuration of a lane.
 
-    The model is a file that learner.start can name, so that a new lane begins with it. `auc.PairFTRL` and
-    `ranking.PairFTRL` read the table twice, and write each release to the account before it is drawn
+    The model is a file that learner.start can name, so that a new lane begins with it. `auc.PairFTRL`,
+    `auc.PrivateForest` and `ranking.PairFTRL` read the table twice, and write each release to the account
+    before it is drawn
     (docs/history.md). PairMoments reads it once; both use all cores. PairOGD and other learners that are not
     private read it once, in the order of the files, on one core. Without privacy `--output start.state` keeps
     all that was learned, with records if the learner has a buffer: a lane that begins with it goes on as if
@@ -158,7 +159,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     if is_stream(wanted.output):
         raise ConfigError("the model is written to a file", fix="name it with --output start.json")
     learner = _learner(config)
-    private = isinstance(learner, auc.PairFTRL | ranking.PairFTRL)
+    private = isinstance(learner, LEARNERS)
     is_state = wanted.output.suffix == ".state"
     if private and is_state:
         raise ConfigError(
@@ -274,22 +275,21 @@ def _merges(learner: Any) -> bool:
 
 def _learner(config: Config) -> Any:
     """The learner of the lane as one of a table: without a start, a key, and what is about a stream."""
-    stream = {"horizon"} if config.learner.class_ and config.learner.class_.endswith("FTRL") else set()
+    stream = {"horizon"} if (config.learner.class_ or "").endswith(("FTRL", "PrivateForest")) else set()
     options = {name: value for name, value in config.learner.options.items() if name not in stream}
     if config.learner.class_ and config.learner.class_.endswith("PairMoments"):
         options["half_life"] = None
     changes = {"start": None, "public_start": False, "noise_key_file": None, "options": options}
     learner = build_learner(config.model_copy(update={"learner": config.learner.model_copy(update=changes)}))
-    if config.learner.steps or not isinstance(
-        learner, auc.PairFTRL | ranking.PairFTRL | OnlinePairLearner | ForestLearner
-    ):
+    if config.learner.steps or not isinstance(learner, (*LEARNERS, OnlinePairLearner, ForestLearner)):
         behind = " behind steps" if config.learner.steps else ""
         raise ConfigError(
             f"no table is learned by {config.learner.label()}{behind}",
-            fix="name auc.PairFTRL or ranking.PairFTRL, PairMoments or PairOGD, or a forest, without steps",
+            fix="name auc.PairFTRL, auc.PrivateForest or ranking.PairFTRL, PairMoments or PairOGD, or a "
+            "forest without privacy, and no steps",
         )
     names = config.input.features
-    if isinstance(learner, auc.PairFTRL | ranking.PairFTRL) and names and learner.bounds is None:
+    if isinstance(learner, LEARNERS) and names and learner.bounds is None:
         raise ConfigError(
             "the features have no bounds: values would be cut off at -1 and 1, and epsilon be spent on that",
             fix="write bounds into input.features, by what is known without the table: features = { "

@@ -296,6 +296,12 @@ class DPForest(Moments):
         """The map from a record to its linear vector and its leaves."""
         return RandomTreeDesign(names, bounds, self.trees, self.depth)
 
+    @property
+    def shape(self) -> dict[str, Any]:
+        """Trees, depth and fields, as a plan has them."""
+        fields = self.fields if any(size > 1 for size in self.fields) else ()
+        return {"trees": self.trees, "depth": self.depth, "fields": fields}
+
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> DPForestState:
@@ -317,9 +323,7 @@ class DPForest(Moments):
             settings.window,
             settings.relation,
             anytime=ANYTIME if alone and learning is not None else None,
-            trees=self.trees,
-            depth=self.depth,
-            fields=self.fields if any(size > 1 for size in self.fields) else (),
+            **self.shape,
         )
 
     def describe(self, settings: Settings) -> str:

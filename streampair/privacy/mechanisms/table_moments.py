@@ -3,7 +3,7 @@
 The first part, a sample by public coins, gives means, spreads and covariances with the label. All other rows
 are standardised by them and summed. A row is rounded to steps of 2^-16 before anything is multiplied, so sums
 are exact integers: equal for any cut and order of the table, and moved by a row by no more than the lemma
-says, without a term for rounding (docs/privacy 10.7).
+says, without a term for rounding (docs/privacy 10.7). Those of a private forest count its leaves, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.kernels import table_sums
 from streampair.privacy.mechanisms.base import ONE_RECORD, Release, Settings, check_overflow
+from streampair.privacy.mechanisms.dp_forest import DPForest, DPForestPlan, DPForestState
 from streampair.privacy.mechanisms.second_moments import (
     MomentsState,
     RankingMomentsState,
@@ -44,6 +45,8 @@ __all__ = [
     "STEPS",
     "RankingTableState",
     "SumsRelease",
+    "TableForestPlan",
+    "TableForestState",
     "TableMomentsPlan",
     "TableMomentsState",
     "label_steps",
@@ -153,18 +156,19 @@ class SumsRelease:
     sigmas
         Noise std of each sum, (p,), in units of the records.
     grid
-        Step of what is released, a power of two.
+        Step of what is released, of all sums or of each (p,): a power of two, or what a record counts in a
+        sum of whole records.
     """
 
     card: Release
     bits: Integers
     sigmas: Floats
-    grid: float
+    grid: float | Floats
 
     @property
     def identity(self) -> bytes:
         """All that scales or shapes it, bit for bit: two releases that differ in it share no noise."""
-        fitted = (self.bits.astype("<i8"), self.sigmas.astype("<f8"), np.array([self.grid], dtype="<f8"))
+        fitted = (self.bits.astype("<i8"), self.sigmas.astype("<f8"), np.atleast_1d(self.grid).astype("<f8"))
         return b"".join(part.tobytes() for part in fitted)
 
     def draw(self, sums: Integers, stream: Stream) -> Floats:
@@ -243,16 +247,27 @@ class TableMomentsPlan(SecondMomentsPlan):
             replace(
                 release,
                 name="second moments of all rows that are not in the sample",
-                lemma="docs/privacy, Lemma 31 and Lemma 98",
+                lemma=f"docs/privacy, Lemma {self.lemma} and Lemma 98",
             ),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class TableForestPlan(TableMomentsPlan, DPForestPlan):
+    """The same with sums of leaves and bins, which count whole rows."""
 
 
 def plan_table_moments(settings: Settings, rows: int) -> TableMomentsPlan:
     """The plan for this number of rows, with the budget and the features of a learner's settings."""
     assert settings.features is not None
     # The first block would be longer than the table: the only release is that of all rows.
-    plan = TableMomentsPlan(settings.mu, settings.features, 10.0 * rows, rows, settings.radius)
+    numbers = (settings.mu, settings.features, 10.0 * rows, rows, settings.radius)
+    forest = settings.mechanism
+    plan = (
+        TableForestPlan(*numbers, **forest.shape)
+        if isinstance(forest, DPForest)
+        else TableMomentsPlan(*numbers)
+    )
     if plan.releases(rows) != 1 or not 2.0**-32 <= plan.grid <= 1.0:
         raise ConfigError(
             f"no plan for {rows} rows of {settings.features} features",
@@ -262,7 +277,7 @@ def plan_table_moments(settings: Settings, rows: int) -> TableMomentsPlan:
 
 
 def moments_release(plan: TableMomentsPlan) -> SumsRelease:
-    """The release of `product_sums`.
+    """The release of `product_sums`, and of the sums of leaves and bins behind them, if the plan has such.
 
     The noise has one std in coordinates in which the norm is Frobenius', where a cell off the diagonal
     counts `sqrt 2` times: so such a cell has `sqrt 2` times less.
@@ -271,8 +286,11 @@ def moments_release(plan: TableMomentsPlan) -> SumsRelease:
     i, j = np.tril_indices(d)
     sigmas = np.full(plan.dim, plan.sigma_last)
     sigmas[: len(i)][i != j] /= math.sqrt(2.0)
-    bits = 2 * _BITS + round(math.log2(plan.grid))
-    return SumsRelease(plan.card()[0], np.full(plan.dim, bits), sigmas, plan.grid)
+    bits = np.full(plan.dim, 2 * _BITS + round(math.log2(plan.grid)))
+    if not isinstance(plan, TableForestPlan):
+        return SumsRelease(plan.card()[0], bits, sigmas, plan.grid)
+    bits[plan.packed :] = 0
+    return SumsRelease(plan.card()[0], bits, sigmas, plan.steps)
 
 
 class TableMomentsState(MomentsState):
@@ -297,6 +315,7 @@ class TableMomentsState(MomentsState):
         self._weighted += (slots / (std * std)) * value
         self._numbers[1] += (slots / std) * (slots / std)
         self.steps = plan.horizon or 0
+        self._numbers[2] = self.steps
         self._releases = 1
         self._solve()
 
@@ -312,3 +331,9 @@ class TableMomentsState(MomentsState):
 
 class RankingTableState(TableMomentsState, RankingMomentsState):
     """The same for relevances, whose model is another function of the release."""
+
+
+class TableForestState(TableMomentsState, DPForestState):
+    """The same for a private forest."""
+
+    plan: TableForestPlan
