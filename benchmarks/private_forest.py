@@ -17,7 +17,8 @@ the records themselves, where `PrivateForest` makes rows up. The last lines say 
 With `--linear` there is the linear part of `PrivateForest` alone: the same model without what its leaves add.
 
 With `--speed` there is the processor's time to score and learn a record of generated ones, in a batch and one
-by one, without that of computing models; the ratio is the median over the rounds.
+by one, and to sum up a row of a table (`history.Job`, second stage), without that of computing models; the
+ratio is the median over the rounds.
 
 A goal of `PrivateForest` is that of its set, or what `PairFTRL` has less .005, if that is more.
 """
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +43,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from streampair import auc
+from streampair import auc, history
 from streampair.privacy.mechanisms import dp_forest
 from streampair.privacy.mechanisms.synthetic_sample import SyntheticRows
 
@@ -143,14 +145,32 @@ def _taken(learner: Any, d: int, count: int, *, batch: bool) -> _timing.Measure:
     return _timing.timed(one_by_one)
 
 
+def _summed(learner: Any, d: int) -> _timing.Measure:
+    """How long the second stage of a table takes."""
+    x = np.random.default_rng(1).uniform(-1.0, 1.0, (d, SPEED_ROWS))
+    columns = {f"f{j}": column for j, column in enumerate(x)}
+    table = {**columns, "y": x[0] > 0.3, "id": np.arange(SPEED_ROWS)}
+    model = learner(epsilon=8.0, delta=1e-6, bounds=dict.fromkeys(columns, (-1.0, 1.0)))
+    job = history.Job(model, label="y", rows=SPEED_ROWS, row_id="id", salt="a benchmark")
+    with tempfile.TemporaryDirectory() as folder:
+        job = job.standardised(job.sums(table), bytes(range(32)), account=Path(folder) / "account")
+    return _timing.timed(lambda: job.sums(table))
+
+
 def _speed() -> Iterator[_timing.Row]:
+    learners = (auc.PrivateForest, auc.PairFTRL)
     for d in (20, 50):
-        for batch, count in ((True, SPEED_ROWS), (False, SPEED_ROWS // 10)):
-            ours, theirs = (_taken(c, d, count, batch=batch) for c in (auc.PrivateForest, auc.PairFTRL))
+        ways = {
+            "in a batch": (SPEED_ROWS, lambda c, d=d: _taken(c, d, SPEED_ROWS, batch=True)),
+            "one by one": (SPEED_ROWS // 10, lambda c, d=d: _taken(c, d, SPEED_ROWS // 10, batch=False)),
+            "of a table": (SPEED_ROWS, lambda c, d=d: _summed(c, d)),
+        }
+        for way, (count, made) in ways.items():
+            ours, theirs = map(made, learners)
             times = _timing.turns({"ours": ours, "theirs": theirs}, 9, warm=1)
             forest, linear = (1e6 * statistics.median(times[name]) / count for name in ("ours", "theirs"))
             yield {
-                **{"speed": "in a batch" if batch else "one by one", "d": d, "forest": forest},
+                **{"speed": way, "d": d, "forest": forest},
                 **{"linear": linear, "ratio": _timing.ratio(times["ours"], times["theirs"])},
             }
 

@@ -41,6 +41,7 @@ from streampair.privacy.mechanisms.table_moments import (
     STEPS,
     SumsRelease,
     TableForestPlan,
+    TableForestState,
     label_steps,
     moments_release,
     plan_sample,
@@ -250,6 +251,30 @@ def test_sums_of_a_forest_are_those_of_its_definition(path: Path) -> None:
         "y": np.full(int(np.isnan(columns["b"]).sum()), "?"),
     }
     assert not second.sums(unlabelled).cells.any()
+
+
+def test_leaf_sums_of_a_table_are_those_of_a_stream(path: Path) -> None:
+    """Of rows with gaps, and of columns that are the categories of a field, too."""
+    names = ["a", "b=x", "b=y", "b=z", "c"]
+    rng = np.random.default_rng(4)
+    x = np.column_stack((rng.normal(size=N), np.eye(4)[rng.integers(0, 4, N)][:, :3], rng.uniform(-1, 1, N)))
+    x[rng.random((N, 5)) < 0.05] = math.nan
+    x[::50] = math.nan
+    y = rng.random(N) < 0.4
+    columns = {**dict(zip(names, x.T, strict=True)), "y": y, "id": np.arange(N)}
+    bounds = {name: (0, 1) if "=" in name else (-1, 1) for name in names}
+    forest = auc.PrivateForest(1.0, 1e-4, bounds=bounds, trees=5, depth=3)
+    first = Job(forest, label="y", rows=N, row_id="id", salt="salt")
+    second = first.standardised(first.sums(columns), KEY, account=path)
+    found, state = second.sums(columns), second._state()
+    assert isinstance(state, TableForestState)
+    later = ~np.array([first.sums(part(columns, [i])).taken for i in range(N)], dtype=bool)
+    rows, usable = np.empty((later.sum(), second._design().width)), np.empty(later.sum())
+    second._design().prepare(x[later], rows, usable)
+    state._sum_up(rows, np.where(usable == 1.0, np.where(y[later], 1.0, -1.0), math.nan))
+    packed = state.plan.packed
+    assert found.cells[packed:].tolist() == state.block.to_state()[packed:].tolist()
+    assert found.nulls == int((usable == 0.0).sum()) > 0
 
 
 def test_a_release_of_leaves_is_of_whole_rows_times_their_weight(path: Path) -> None:
