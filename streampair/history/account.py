@@ -15,7 +15,7 @@ import msgspec
 
 from streampair.errors import PrivacyError, StoreError
 
-__all__ = ["AttemptAccount", "Standardisation", "open_account"]
+__all__ = ["AttemptAccount", "Standardisation", "attempts_of", "open_account"]
 
 _FORMAT: Final = "streampair.history.account"
 
@@ -180,6 +180,18 @@ class AttemptAccount:
             os.close(folder)
 
 
+def attempts_of(path: str | Path) -> int:
+    """How many attempts an account has at one stage, of the stage with more: mu^2 is so many times as large.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be read, or is no account.
+    """
+    book = AttemptAccount(Path(path), _read(Path(path), None))
+    return max(book.attempts(1), book.attempts(2))
+
+
 @contextlib.contextmanager
 def open_account(path: str | Path, job: str) -> Iterator[AttemptAccount]:
     """Lock an account file for a job, and read it; it is made by the first attempt.
@@ -209,11 +221,12 @@ def open_account(path: str | Path, job: str) -> Iterator[AttemptAccount]:
         os.close(lock)
 
 
-def _read(path: Path, job: str) -> _Document:
+def _read(path: Path, job: str | None) -> _Document:
+    """The document; `job`: refuse that of another one."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return _Document(_FORMAT, 1, job, [])
+        return _Document(_FORMAT, 1, job or "", [])
     except OSError as error:
         raise StoreError(
             f"the account {path} cannot be read: {error.strerror}", fix="check the path and its permissions"
@@ -225,7 +238,7 @@ def _read(path: Path, job: str) -> _Document:
             f"{path} is no account of a history job, or is damaged",
             fix="give the account of this job, or put back an undamaged copy of it: it says what is spent",
         ) from None
-    if document.job != job:
+    if job is not None and document.job != job:
         raise PrivacyError(
             f"{path} is the account of another job",
             fix="to go on with that job, make it with the same parameters and the same salt; a new job has "

@@ -689,6 +689,28 @@ def test_a_new_attempt_whose_file_could_not_be_written_is_finished_free(
     assert account() == [(1, True), (2, True)] * 2
 
 
+def test_check_and_card_count_attempts_after_the_model_of_the_lane(folder: Path) -> None:
+    text = Path("fraud.toml").read_text().replace("[learner]", '[learner]\nstart = "start.json"')
+    Path("fraud.toml").write_text(text + '[store]\ndirectory = "state"\n')
+    made("t", "--processes", 1)
+
+    def said() -> list[str]:
+        check = CliRunner().invoke(app, ["check", "fraud.toml", "--json"])
+        found = [each["text"] for each in json.loads(check.stdout)["findings"] if each.get("warning")]
+        card = json.loads(CliRunner().invoke(app, ["budget", "card", "fraud.toml", "--json"]).stdout)
+        return [text for text in [*found, *card["notes"]] if "attempts at the table" in text]
+
+    assert said() == []
+    call("fraud.toml", "t", "--output", "again.json", "--new-attempt")
+    spent = models.load(Path("again.json")).privacy
+    for each in said():
+        assert "has 2 attempts at the table, and the model counts 1" in each
+        assert f"has spent mu {spent['mu_spent']:.4g} on it, epsilon {spent['epsilon_spent']:.4g} at" in each
+    assert len(said()) == 2
+    Path("fraud.toml").write_text(Path("fraud.toml").read_text().replace("start.json", "again.json"))
+    assert said() == []
+
+
 def test_sums_of_a_model_that_has_been_released_are_removed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,14 @@ def test_a_printed_card_has_lines_to_sign() -> None:
     assert ".unsigned p { display: none; } .unsigned table { display: table; }" in paper
 
 
+def test_a_card_explains_the_words_of_its_releases(gauges: Any) -> None:
+    accounting = lane_card(LABELS, gauges, public=False)["accounting"]
+    explained = {word for words in accounting["words of these lines"] for word in words.split(", ")}
+    used = {name for line in accounting["kinds of release"] for name in line}
+    assert used - explained == {"name", "lemma", "cipher"}
+    assert explained <= used
+
+
 def test_a_card_has_the_approval_of_the_configuration() -> None:
     """On the screen and on paper, where a line is left for the signature."""
     card = card_of(auc.PairFTRL().privacy, deployment={}, curator=APPROVED)

@@ -173,7 +173,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
         raise RecordError("the table has no rows", fix="name files that have some")
     files = {f"the table {file}": file for file in table.files}
     known = {name: file for name, file in files_of(config).items() if name != "learner.start"}
-    account = wanted.account or _account(config)
+    account = wanted.account or config.history_account
     place, locked = _derived(wanted.output, "sums"), _derived(wanted.output, "lock")
     outputs = {"--output": wanted.output, "the sums of --output": place, "the lock of --output": locked}
     check_outputs({**outputs, "--account": account if private else None}, {**known, **files})
@@ -264,11 +264,6 @@ def _columns(config: Config, wanted: Request, private: bool) -> tuple[str, str |
     return label, row_id
 
 
-def _account(config: Config) -> Path:
-    assert config.file is not None
-    return config.file.with_name(f"{config.app}-history.account.json")
-
-
 def _merges(learner: Any) -> bool:
     return isinstance(learner, auc.PairMoments | ranking.PairMoments)
 
@@ -315,7 +310,7 @@ def _release(
             "learner.noise_key_file is not set, and noise is drawn from its key",
             fix="make one with: streampair key --output noise.key, and name it; the worker uses it, too",
         )
-    new, account = wanted.new_attempt, wanted.account or _account(config)
+    new, account = wanted.new_attempt, wanted.account or config.history_account
     second = second_stage(job, account, new_attempt=new)
     if second is None:
         number = job.next_attempt(account, new_attempt=new)

@@ -403,6 +403,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
 
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import is_private
+    from streampair_connectors.cli.check import further_attempts
     from streampair_connectors.observability.privacy_card import card_of, checked_audit, without_spend
     from streampair_connectors.worker.factory import build_learner
 
@@ -449,7 +450,9 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             ],
             "over topics": f"{budget.over_topics}: {budget.why}",
         }
-    report = report.replace(notes=(*report.notes, *settings.privacy_notes))
+    further = further_attempts(settings)
+    notes = *report.notes, *settings.privacy_notes, *([] if further is None else [further])
+    report = report.replace(notes=notes)
     deployment = {
         "application": settings.app,
         "topic": settings.input.topic,

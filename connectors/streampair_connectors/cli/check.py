@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
@@ -15,8 +16,9 @@ from typing import Any
 
 from streampair.engine.labels import table_bytes
 from streampair.errors import ConfigError, SourceError, StoreError, StreampairError
+from streampair.history.account import attempts_of
 from streampair.privacy import PrivacyReport
-from streampair.privacy.accounting import doubts
+from streampair.privacy.accounting import doubts, promised_epsilon
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder, schema_registry
 from streampair_connectors.config import Config, KafkaConfig, duration_text
@@ -218,6 +220,8 @@ def _check_learner(config: Config, report: Report) -> Any:
         )
     if learner.start is not None:
         report.good("learner.start", _start_text(config))
+        if (further := further_attempts(config)) is not None:
+            report.doubtful("learner.start", further)
     if privacy is not None:
         report.good(
             "privacy",
@@ -320,6 +324,32 @@ def _start_text(config: Config) -> str:
     new = sorted(set(names) - {str(name) for name in model.features})
     begin = f"; {', '.join(new[:5])}{', ...' if len(new) > 5 else ''} begin at 0" if new else ""
     return f"{text}, which has {len(names) - len(new)} of the {len(names)} features{begin}"
+
+
+def further_attempts(config: Config) -> str | None:
+    """What further attempts at the table of learner.start spend, which its model does not count; None: none.
+
+    By the account where `streampair backfill` has it without --account.
+
+    Raises
+    ------
+    StoreError
+        The account is damaged.
+    """
+    model = None
+    if config.learner.start is not None and not config.learner.public_start:
+        model = start_model(config)
+    counted = 0 if model is None else max(model.metadata.get("history", {}).get("attempts", [0]))
+    made = attempts_of(config.history_account) if counted else 0
+    if model is None or model.privacy is None or made <= counted:
+        return None
+    of_model, delta = model.privacy["mu_spent"], model.privacy["delta"]
+    mu = of_model * math.sqrt(made / counted)
+    return (
+        f"{config.history_account.name} has {made} attempts at the table, and the model counts {counted}: "
+        f"who is in the table has spent mu {mu:.4g} on it, epsilon {promised_epsilon(mu, delta):.4g} at "
+        f"delta {delta:g}, of which the figures of this learner hold mu {of_model:.4g} (docs/history.md)"
+    )
 
 
 def _check_scorers(config: Config, model: Any, report: Report) -> None:

@@ -987,6 +987,11 @@ class Config(Table):
         return self._file
 
     @property
+    def history_account(self) -> Path:
+        """The account of attempts at a table, as `streampair backfill` names it without --account."""
+        return (self._file or self._base / "CONFIG").with_name(f"{self.app}-history.account.json")
+
+    @property
     def overrides(self) -> tuple[str, ...]:
         """What the command line set, each as KEY=VALUE."""
         return self._overrides

@@ -78,6 +78,20 @@ def terms(curator: CardConfig | None) -> dict[str, str]:
     }
 
 
+_WORDS = {
+    "domain": "what a record is to this release",
+    "relation": "the change of one record, or of all of an entity, that a reader of releases cannot tell",
+    "sensitivity": "the most by which such a change moves the released numbers, as a Euclidean distance",
+    "sigma": "standard deviation of the noise in each of these numbers",
+    "replace, blank": "mu that it costs if a record has another content, or none",
+    "releases, coordinates": "how many are planned, without end if not known, and the numbers in each",
+    "grid": "step to which numbers and noise are rounded, so that no digit of a sum shows",
+    "mu2": "share of mu^2: these add up over the lines that one record is in",
+    "floating_point_delta": "part of delta that this rounding takes",
+}
+"""The words of `Release.line`, for readers of a card."""
+
+
 def card_of(
     report: PrivacyReport,
     *,
@@ -150,6 +164,7 @@ def card_of(
             "mechanism": report.mechanism,
             "releases so far": report.releases,
             "kinds of release": [dict(line) for line in report.card],
+            "words of these lines": _WORDS,
             "post-processing": "models, probabilities, scores of other records and a private AUC are "
             "computed from releases, and cost nothing more",
             "part of delta for floating point, charged": sum(
