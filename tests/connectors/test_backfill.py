@@ -306,6 +306,23 @@ def test_a_column_that_the_lane_would_not_read_as_a_number_is_refused(folder: Pa
     assert models.loads(made("x.parquet")).takes_text
 
 
+@pytest.mark.parametrize("name", ["auc.PairOGD", "auc.PairMoments"])
+def test_a_row_without_a_label_is_not_learned(folder: Path, name: str) -> None:
+    """As in a lane: not even where a whole batch has none."""
+    configured(folder, name, "")
+    data, known = frame(1200), np.arange(1200) % 3 > 0
+    known[400:800] = False
+    rows = data.assign(y=data["y"].astype("object").where(known, None))
+    parquet(rows, folder / "x.parquet")
+    parquet(rows[known], folder / "known" / "x.parquet")
+    if name == "auc.PairOGD":
+        assert made("x.parquet") == made("known")
+    assert models.loads(made("x.parquet")).slots == known.sum()
+    Path("start.json").unlink()
+    parquet(rows[~known].astype({"y": "boolean"}), folder / "none.parquet")
+    assert "no row has a label in the column 'y'" in error("none.parquet")
+
+
 def test_an_empty_cell_of_csv_alone_is_a_gap(folder: Path) -> None:
     Path("x.csv").write_text("a,b,y\n,1,True\nNA,2,False\n")
     assert rows_of(folder / "x.csv", 'features = ["a", "b"]')["a"].isna().tolist() == [True, False]

@@ -204,6 +204,10 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             bounds = config.input.without_categories().bounds() or {}
             learner, outside = read(kind(learner, table.reader, label, bounds), "rows")
             model = models.export(learner)
+            if not model.slots:
+                raise RecordError(
+                    f"no row has a label in the column {label!r}", fix="correct input.label, or name --label"
+                )
             if is_state:
                 body = {"learner": class_name(learner), "state": learner.to_state()}
                 write_file(wanted.output, pack(body), secret=True)

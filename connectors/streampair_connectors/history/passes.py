@@ -119,10 +119,11 @@ class InOrder:
         learner, outside = total or Learned(self.learner.clone(), Counter())
         names, found = list(self._bounds), Outside(self._bounds)
         for batch in part:
-            learner.learn_many(batch.drop_columns(self.label), batch.column(self.label))
             if names:
                 cells = [batch.column(name).to_numpy() for name in names]
                 found.rows(names, np.column_stack(cells).astype(np.float64))
+            rows = batch.filter(batch.column(self.label).is_valid())  # others are not learned, as in a lane
+            learner.learn_many(rows.drop_columns(self.label), rows.column(self.label))
         return Learned(learner, outside + Counter(found.counts))
 
     def state(self, total: Learned) -> dict[str, Any]:
