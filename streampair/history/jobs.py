@@ -37,7 +37,7 @@ from streampair.models.format import (
     plain_label,
     plain_names,
 )
-from streampair.privacy.accounting import doubts, promised_epsilon
+from streampair.privacy.accounting import doubts, promised_epsilon, rounded_to_budget
 from streampair.privacy.mechanisms.base import Release, Settings, rounding_limit
 from streampair.privacy.mechanisms.dp_forest import DPForest
 from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, Moments, RankingMoments
@@ -720,7 +720,7 @@ class Job:
             slots=plain.rows,
             time=None,
             privacy=Promise(
-                epsilon_spent=epsilon,
+                epsilon_spent=rounded_to_budget(promised_epsilon(mu, plain.delta), epsilon),
                 epsilon_budget=epsilon,
                 delta=plain.delta,
                 mu_spent=mu,

@@ -39,6 +39,7 @@ __all__ = [
     "planned_mu",
     "promised_epsilon",
     "rho_from",
+    "rounded_to_budget",
     "warn_if_doubtful",
 ]
 
@@ -251,6 +252,18 @@ def promised_epsilon(mu: float, delta: float) -> float:
     2.0
     """
     return epsilon_from(mu / (1.0 - OUTWARD), (1.0 - ROUNDING_SHARE) * _check_delta(delta))
+
+
+def rounded_to_budget(spent: float, budget: float) -> float:
+    """The budget, if the spend differs from it by rounding errors alone; else the spend.
+
+    Examples
+    --------
+    >>> from streampair.privacy.accounting import rounded_to_budget
+    >>> rounded_to_budget(0.9999999999999, 1.0), rounded_to_budget(0.999, 1.0)
+    (1.0, 0.999)
+    """
+    return budget if abs(spent - budget) <= 1e-9 * budget else spent
 
 
 def compose(mus: Iterable[float]) -> float:

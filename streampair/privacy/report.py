@@ -6,7 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from streampair.privacy.accounting import Kind, PrivacyReport, compose, promised_epsilon
+from streampair.privacy.accounting import (
+    Kind,
+    PrivacyReport,
+    compose,
+    promised_epsilon,
+    rounded_to_budget,
+)
 from streampair.privacy.mechanisms.base import MechanismState, Release, Settings
 
 __all__ = [
@@ -191,7 +197,7 @@ def build_summary(
         epsilon = promised_epsilon(budget, settings.delta)
     kind, guarantee = standing.vouched(seeded, settings.delta)
     return PrivacySummary(
-        epsilon_spent=epsilon if mu == budget else promised_epsilon(mu, settings.delta),
+        epsilon_spent=rounded_to_budget(promised_epsilon(mu, settings.delta), epsilon),
         epsilon_budget=epsilon,
         delta=settings.delta,
         mu_spent=mu,

@@ -16,7 +16,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from streampair.errors import ConfigError
 from streampair.kernels import random
-from streampair.privacy.accounting import PrivacyReport, delta_from, mu_from, planned_mu, promised_epsilon
+from streampair.privacy.accounting import (
+    PrivacyReport,
+    delta_from,
+    mu_from,
+    planned_mu,
+    promised_epsilon,
+    rounded_to_budget,
+)
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     NoisySums,
@@ -634,8 +641,7 @@ def report_of(
         # The guarantee that holds, if the constants give less than promised.
         epsilon, budget = max(epsilon, spent), max(budget, mu)
     else:
-        # Ignore the last bits of a quotient; report any larger difference.
-        spent = epsilon if abs(spent - epsilon) <= 1e-9 * epsilon else spent
+        spent = rounded_to_budget(spent, epsilon)
     guarantee = (
         "exact accounting of every release, in Gaussian differential privacy" if delta else "pure epsilon"
     )
