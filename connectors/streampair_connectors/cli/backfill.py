@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -146,8 +146,6 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
         As of `streampair.history.Job`; or if the learner does not learn from a table.
     """
     from streampair_connectors.history.passes import (
-        InOrder,
-        MomentsPass,
         Partial,
         check_ids,
         lock,
@@ -160,8 +158,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
         raise ConfigError("the model is written to a file", fix="name it with --output start.json")
     learner = _learner(config)
     private = isinstance(learner, LEARNERS)
-    is_state = wanted.output.suffix == ".state"
-    if private and is_state:
+    if private and wanted.output.suffix == ".state":
         raise ConfigError(
             f"{wanted.output}: a private learner releases a model, and no state",
             fix="name a file of another ending, such as start.json",
@@ -200,23 +197,33 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             assert model.privacy is not None
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
         else:
-            kind = MomentsPass if _merges(learner) else InOrder
-            bounds = config.input.without_categories().bounds() or {}
-            learner, outside = read(kind(learner, table.reader, label, bounds), "rows")
-            model = models.export(learner)
-            if not model.slots:
-                raise RecordError(
-                    f"no row has a label in the column {label!r}", fix="correct input.label, or name --label"
-                )
-            if is_state:
-                body = {"learner": class_name(learner), "state": learner.to_state()}
-                write_file(wanted.output, pack(body), secret=True)
-            else:
-                write_file(wanted.output, models.dumps(model))
+            model, outside = _learned(config, learner, table, wanted.output, label, read)
             warn_outside(config.app, outside, table.rows, "rows")
             result |= {"values_outside_bounds": dict(outside)} if outside else {}
         place.unlink(missing_ok=True)
     return {**result, "learner": model.class_name}
+
+
+def _learned(
+    config: Config, learner: Any, table: Any, output: Path, label: str, read: Callable[[Any, str], Any]
+) -> tuple[models.Model, Mapping[str, int]]:
+    """Write the model or the state of a learner without privacy; and how many values were outside bounds."""
+    from streampair_connectors.history.passes import InOrder, MomentsPass
+
+    kind = MomentsPass if _merges(learner) else InOrder
+    bounds = config.input.without_categories().bounds() or {}
+    learner, outside = read(kind(learner, table.reader, label, bounds), "rows")
+    model = models.export(learner)
+    if not model.slots:
+        raise RecordError(
+            f"no row has a label in the column {label!r}", fix="correct input.label, or name --label"
+        )
+    if output.suffix == ".state":
+        body = {"learner": class_name(learner), "state": learner.to_state()}
+        write_file(output, pack(body), secret=True)
+    else:
+        write_file(output, models.dumps(model))
+    return model, outside
 
 
 def _processes(rows: int) -> int:
