@@ -4,6 +4,9 @@ Numba compiles a function that another one calls as if Python were to call it, t
 arguments, optimised, and as machine code, all below it included. Its caller then does so again with the lot.
 So a kernel has a second dispatcher, which stands for it in other kernels, and stops before all that. The bits
 of a result depend on neither: no optimisation of LLVM changes them unless numba asks for fastmath.
+
+Numba tries the ten or so signatures of an operator again for each of the thousands of times that kernels use
+it. While one is compiled, what was found for an operator and types of arguments is kept.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -11,8 +14,9 @@ of a result depend on neither: no optimisation of LLVM changes them unless numba
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from numba.core import codegen, compiler, environment, registry, typed_passes, types
@@ -64,14 +68,40 @@ class _Compiling(threading.local):
 _compiling = _Compiling()
 
 
+@contextlib.contextmanager
+def _remembered_signatures() -> Iterator[None]:
+    """Look up the signature of a function of numba's once for the same types of arguments.
+
+    For a thread that holds numba's lock, without which nothing is compiled.
+    """
+    function: Any = types.Function
+    look_up = function.get_call_type
+    found: dict[Any, Any] = {}
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        key = self, context, tuple(args), tuple(kws.items())
+        signature = found.get(key)
+        if signature is None:
+            signature = found[key] = look_up(self, context, args, kws)
+        return signature
+
+    function.get_call_type = get_call_type
+    try:
+        yield
+    finally:
+        del function.get_call_type  # it is inherited
+
+
 def _pipeline(lower: Any) -> Any:
     """Numba's pipeline with another last step."""
 
     class Pipeline(compiler.CompilerBase):
         def _compile_bytecode(self) -> Any:
+            remembered = contextlib.nullcontext() if _compiling.kernels else _remembered_signatures()
             _compiling.kernels += 1
             try:
-                return super()._compile_bytecode()
+                with remembered:
+                    return super()._compile_bytecode()
             finally:
                 _compiling.kernels -= 1
 

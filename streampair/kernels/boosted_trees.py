@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.numerics import sigmoid, uniform
+from streampair.kernels.vectors import viewed_as
 
 Bits: TypeAlias = NDArray[np.int64]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -118,7 +119,7 @@ def boosted_places(width: int, rows: int) -> tuple[int, int, int, int, int, int,
 def ring_bins(ring: Array) -> Bytes:
     """View of the bins, (rows + 1) * width."""
     _, _, _, at_bins, end = ring_places(int(ring[RING_WIDTH]), int(ring[RING_ROWS]))
-    return ring[at_bins:end].view(np.uint8)
+    return viewed_as(ring[at_bins:end], np.uint8)  # type: ignore[no-any-return]
 
 
 @kernel
@@ -195,7 +196,7 @@ def ring_code(cells: Array, value: float, bits: int) -> int:
     if value != value and bits & _PAYLOAD == 0:
         return 0
     known = -1 - int(cells[_KIND])
-    keys, key = cells.view(np.int64), _key(value, bits)
+    keys, key = viewed_as(cells, np.int64), _key(value, bits)
     code = code_of(keys, known, key)
     if code == REST and known < _CODES:
         keys[known] = key
@@ -211,7 +212,7 @@ def ring_codes(ring: Array, x: Array, present: Bits) -> None:
         return
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     bins = ring_bins(ring)[width * rows :]
-    bits = x.view(np.int64)
+    bits = viewed_as(x, np.int64)
     for j in range(min(x.shape[0], width)):
         bins[j] = 0
     for i in range(present.shape[0]):
@@ -220,7 +221,7 @@ def ring_codes(ring: Array, x: Array, present: Bits) -> None:
             cells = ring[RING_HEADER + BINS * j : RING_HEADER + BINS * (j + 1)]
             if cells[_KIND] < 0.0:
                 known = -1 - int(cells[_KIND])
-                bins[j] = code_of(cells.view(np.int64), known, _key(x[j], bits[j]))
+                bins[j] = code_of(viewed_as(cells, np.int64), known, _key(x[j], bits[j]))
 
 
 @kernel
@@ -265,7 +266,7 @@ def ring_fill(ring: Array, column: int) -> None:
     _, at_values, at_labels, _, _ = ring_places(width, rows)
     cells = ring[RING_HEADER + BINS * column : RING_HEADER + BINS * (column + 1)]
     values, bins = ring[at_values:at_labels], ring_bins(ring)
-    bits = values.view(np.int64)
+    bits = viewed_as(values, np.int64)
     oldest = _oldest(ring, count)
     for i in range(count):
         place = (width * _row(oldest, i, rows) + column) & _INDEX
@@ -284,7 +285,7 @@ def ring_append(ring: Array, x: Array, present: Bits, label: float) -> None:
     ring[RING_D] = d
     _, at_values, at_labels, _, _ = ring_places(width, rows)
     slot = int(ring[RING_HEAD])
-    bits = x.view(np.int64)
+    bits = viewed_as(x, np.int64)
     # A column's first text makes codes of all its values.
     for i in range(present.shape[0]):
         j = present[i]
@@ -293,7 +294,7 @@ def ring_append(ring: Array, x: Array, present: Bits, label: float) -> None:
             ring[RING_TEXTS] = 1.0
             ring_fill(ring, j)
     values = ring[at_values + width * slot : at_values + width * (slot + 1)]
-    value_bits = values.view(np.int64)
+    value_bits = viewed_as(values, np.int64)
     bins = ring_bins(ring)[width * slot : width * (slot + 1)]
     for j in range(d):
         value_bits[j] = bits[j]
@@ -319,7 +320,7 @@ def ring_has_newest(ring: Array, x: Bits) -> bool:
         return False
     _, at_values, _, _, _ = ring_places(width, rows)
     row = at_values + width * ((int(ring[RING_HEAD]) + rows - 1) % rows)
-    bits, same = ring[row : row + d].view(np.int64), True
+    bits, same = viewed_as(ring[row : row + d], np.int64), True
     for j in range(d):
         same = same and bits[j] == x[j]
     return same
@@ -334,8 +335,8 @@ def boosted_score(ring: Array, block: Array, x: Array) -> float:
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     at_marks, at_columns, at_values, _, _, _, at_hand, at_leaves, _ = boosted_places(width, rows)
     marks = block[at_marks:at_columns]
-    masks, columns = marks.view(np.uint64), block[at_columns:at_values].view(np.int16)
-    values, leaves = block[at_values:], block[at_hand:at_leaves].view(np.int64)
+    masks, columns = viewed_as(marks, np.uint64), viewed_as(block[at_columns:at_values], np.int16)
+    values, leaves = block[at_values:], viewed_as(block[at_hand:at_leaves], np.int64)
     if block[BOOSTED_BUILT] == 0.0:
         for t in range(BOOSTED_TREES):
             leaves[t] = 0
@@ -373,7 +374,7 @@ def boosted_keep(ring: Array, block: Array, score: float) -> None:
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     _, _, _, _, _, at_scores, at_hand, at_leaves, end = boosted_places(width, rows)
     slot = int(ring[RING_HEAD])
-    leaves, hand = block[at_leaves:end].view(np.uint8), block[at_hand:at_leaves].view(np.int64)
+    leaves, hand = viewed_as(block[at_leaves:end], np.uint8), viewed_as(block[at_hand:at_leaves], np.int64)
     block[at_scores + slot] = score
     for t in range(BOOSTED_TREES):
         leaves[BOOSTED_TREES * slot + t] = hand[t]
@@ -386,7 +387,7 @@ def boosted_find(ring: Array, block: Array) -> None:
     width, rows, n = int(ring[RING_WIDTH]), int(ring[RING_ROWS]), int(block[BOOSTED_KEPT])
     _, at_values, _, _, _ = ring_places(width, rows)
     _, _, _, _, _, _, at_hand, at_leaves, end = boosted_places(width, rows)
-    leaves, hand = block[at_leaves:end].view(np.uint8), block[at_hand:at_leaves].view(np.int64)
+    leaves, hand = viewed_as(block[at_leaves:end], np.uint8), viewed_as(block[at_hand:at_leaves], np.int64)
     oldest, d, bins = _oldest(ring, n), int(ring[RING_D]), ring_bins(ring)
     for i in range(n):
         r = _row(oldest, i, rows)
@@ -402,7 +403,7 @@ def boosted_step(ring: Array, block: Array, slope: float) -> None:
     """AdaGrad steps of the leaves at hand."""
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     _, _, at_values, at_sums, _, _, at_hand, at_leaves, _ = boosted_places(width, rows)
-    hand = block[at_hand:at_leaves].view(np.int64)
+    hand = viewed_as(block[at_hand:at_leaves], np.int64)
     h, h2 = _ETA * slope, slope * slope
     for t in range(BOOSTED_TREES):
         place = (LEAVES * t + hand[t]) & _INDEX
@@ -589,9 +590,9 @@ def boosted_rebuild(ring: Array, block: Array, which: int) -> None:
     tree, n = int(block[BOOSTED_TREE]), int(block[BOOSTED_KEPT])
     block[BOOSTED_CREDIT] -= boosted_cost(n, d)
     oldest = _oldest(ring, n)
-    bins, leaves = ring_bins(ring), block[at_leaves:end].view(np.uint8)
-    marks, nodes = block[at_marks:at_columns], block[at_columns:at_values].view(np.int16)
-    masks = marks.view(np.uint64)
+    bins, leaves = ring_bins(ring), viewed_as(block[at_leaves:end], np.uint8)
+    marks, nodes = block[at_marks:at_columns], viewed_as(block[at_columns:at_values], np.int16)
+    masks = viewed_as(marks, np.uint64)
     gains, scores = block[at_gains:at_scores], block[at_scores:]
     values = block[at_values + LEAVES * tree : at_values + LEAVES * (tree + 1)]
     columns = _columns(ring, block, gains, d)
@@ -767,7 +768,7 @@ def boosted_due(ring: Array, block: Array) -> bool:
 def boosted_means(block: Array, width: int, rows: int, tree: int, means: Array) -> None:
     """Value of each node of a tree (127,): the mean of its children; without a split the left one's."""
     at_marks, at_columns, at_values, _, _, _, _, _, _ = boosted_places(width, rows)
-    columns = block[at_columns:at_values].view(np.int16)
+    columns = viewed_as(block[at_columns:at_values], np.int16)
     for leaf in range(LEAVES):
         means[INNER + leaf] = block[at_values + LEAVES * tree + leaf]
     for node in range(INNER - 1, -1, -1):
@@ -792,7 +793,7 @@ def boosted_average(ring: Array, block: Array, means: Array, leaves: Bits, built
     """
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     at_marks, at_columns, at_values, _, _, _, _, _, _ = boosted_places(width, rows)
-    columns = block[at_columns:at_values].view(np.int16)
+    columns = viewed_as(block[at_columns:at_values], np.int16)
     more = block[BOOSTED_BUILT] - built
     some = built >= 0.0 and block[BOOSTED_SINCE] > 0.0  # 0: it has begun again
     newest = (int(block[BOOSTED_TREE]) + BOOSTED_TREES - 1) % BOOSTED_TREES if more > 0.0 else -1
@@ -815,7 +816,7 @@ def boosted_average(ring: Array, block: Array, means: Array, leaves: Bits, built
 def boosted_hand(ring: Array, block: Array, out: Bits) -> None:
     """Copy the leaves at hand (50,)."""
     _, _, _, _, _, _, at_hand, at_leaves, _ = boosted_places(int(ring[RING_WIDTH]), int(ring[RING_ROWS]))
-    hand = block[at_hand:at_leaves].view(np.int64)
+    hand = viewed_as(block[at_hand:at_leaves], np.int64)
     for t in range(BOOSTED_TREES):
         out[t] = hand[t]
 
@@ -829,7 +830,10 @@ def boosted_explain(ring: Array, block: Array, share: float, means: Array, out: 
     """
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     _, at_columns, at_values, _, _, _, at_hand, at_leaves, _ = boosted_places(width, rows)
-    columns, hand = block[at_columns:at_values].view(np.int16), block[at_hand:at_leaves].view(np.int64)
+    columns, hand = (
+        viewed_as(block[at_columns:at_values], np.int16),
+        viewed_as(block[at_hand:at_leaves], np.int64),
+    )
     out[-1] += share * block[BOOSTED_BIAS]
     for t in range(BOOSTED_TREES):
         first = (INNER + LEAVES) * t
@@ -850,7 +854,7 @@ def boosted_importances(ring: Array, block: Array, share: float, out: Array) -> 
     """
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     at_marks, at_columns, at_values, _, _, _, _, _, _ = boosted_places(width, rows)
-    columns = block[at_columns:at_values].view(np.int16)
+    columns = viewed_as(block[at_columns:at_values], np.int16)
     means, parts = np.empty(INNER + LEAVES), np.empty(INNER + LEAVES)
     for t in range(BOOSTED_TREES):
         boosted_means(block, width, rows, t, means)

@@ -37,7 +37,7 @@ from streampair.kernels.losses import loss_slope
 from streampair.kernels.numerics import exp_negative, log_positive, sigmoid, uniform
 from streampair.kernels.platt import link_learn
 from streampair.kernels.sparse import sort_places
-from streampair.kernels.vectors import MAX_ABS
+from streampair.kernels.vectors import MAX_ABS, viewed_as
 
 Bits: TypeAlias = NDArray[np.int64]
 Links: TypeAlias = NDArray[np.int32]
@@ -205,7 +205,7 @@ def forest_moments(s: Array) -> None:
     """Let the numbers of the record into the means and variances of their columns."""
     cap = int(s[FOREST_CAP])
     at = FOREST_HEADER + PRESENT_AT * cap
-    present = s[at : at + cap].view(np.int64)
+    present = viewed_as(s[at : at + cap], np.int64)
     pairs = s[FOREST_TASK] >= FOREST_PAIRS  # then the list is of the partner
     for i in range(int(s[FOREST_D] if pairs else s[FOREST_COUNT])):
         j = i if pairs else present[i]
@@ -222,7 +222,7 @@ def _decided(s: Array) -> Bits:
     """The columns that have decided anything, ascending: all others have gained nothing."""
     cap = int(s[FOREST_CAP])
     first = FOREST_HEADER + DECIDED_AT * cap
-    columns = s[first : first + cap].view(np.int64)
+    columns = viewed_as(s[first : first + cap], np.int64)
     if s[FOREST_DECIDED] == 0.0:
         count = 0
         gains = FOREST_HEADER + GAINS_AT * cap
@@ -231,7 +231,7 @@ def _decided(s: Array) -> Bits:
                 columns[count] = j
                 count += 1
         s[FOREST_DECIDED] = 1.0 + count
-    return columns[: int(s[FOREST_DECIDED]) - 1]
+    return columns[: int(s[FOREST_DECIDED]) - 1]  # type: ignore[no-any-return]
 
 
 @kernel
@@ -314,9 +314,9 @@ def forest_gain(s: Array, target: float) -> None:
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
     _, at_weights, _, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
-    bits = x.view(np.int64)
+    bits = viewed_as(x, np.int64)
     marks = s[at_nodes:at_scratch]
-    links = marks.view(np.int32)
+    links = viewed_as(marks, np.int32)
     gains = FOREST_HEADER + GAINS_AT * cap
     for j in _decided(s):
         s[gains + j] *= _KEPT
@@ -351,11 +351,11 @@ def forest_grow(s: Array, others: Array) -> None:
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
     _, at_weights, at_used, at_nodes, at_scratch, end = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
-    bits = x.view(np.int64)
+    bits = viewed_as(x, np.int64)
     marks = s[at_nodes:at_scratch]
-    mark_bits, links = marks.view(np.int64), marks.view(np.int32)
-    leaves = s[at_scratch:end].view(np.int64)
-    cells, spare = s.view(np.int64), end - 1  # the last cell of the scratch
+    mark_bits, links = viewed_as(marks, np.int64), viewed_as(marks, np.int32)
+    leaves = viewed_as(s[at_scratch:end], np.int64)
+    cells, spare = viewed_as(s, np.int64), end - 1  # the last cell of the scratch
     seed, draws = int(s[FOREST_SEED]), int(s[FOREST_DRAWS])
     total = -1.0  # of the worths: none are known yet
     for t in range(trees):
@@ -519,9 +519,9 @@ def forest_descend(s: Array) -> bool:
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     last = s[FOREST_HEADER + (RECORD_AT + 1) * cap : FOREST_HEADER + (RECORD_AT + 1) * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
-    bits, known = x.view(np.int64), last.view(np.int64)
+    bits, known = viewed_as(x, np.int64), viewed_as(last, np.int64)
     at = FOREST_HEADER + PRESENT_AT * cap
-    present = s[at : at + cap].view(np.int64)
+    present = viewed_as(s[at : at + cap], np.int64)
     few = s[FOREST_FEW] == 1.0
     if few:
         if s[FOREST_READY] == 2.0:
@@ -552,9 +552,9 @@ def forest_descend(s: Array) -> bool:
         else:
             plain = False
     marks = s[at_nodes:at_scratch]
-    links = marks.view(np.int32)
-    leaves = s[at_scratch:end].view(np.int64)
-    going = s[end - trees : end].view(np.int64)
+    links = viewed_as(marks, np.int32)
+    leaves = viewed_as(s[at_scratch:end], np.int64)
+    going = viewed_as(s[end - trees : end], np.int64)
     for t in range(trees):
         leaves[4 * t + 3] = 0
     at = 0
@@ -578,14 +578,14 @@ def forest_add(s: Array, block: Array) -> None:
     at_texts, at_weights, at_used, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
-    bits, leaves = x.view(np.int64), s[at_scratch:end].view(np.int64)
+    bits, leaves = viewed_as(x, np.int64), viewed_as(s[at_scratch:end], np.int64)
     weights = block[at_weights:at_used]
     s0 = 0.0
     s1 = 0.0
     s2 = 0.0
     s3 = 0.0
     first = FOREST_HEADER + PRESENT_AT * cap
-    present = s[first : first + cap].view(np.int64)
+    present = viewed_as(s[first : first + cap], np.int64)
     for i in range(int(s[FOREST_COUNT])):
         j = present[i]
         if x[j] == x[j]:
@@ -645,14 +645,14 @@ def forest_pair(s: Array, target: float) -> bool:
     _, _, _, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, int(s[FOREST_TEXTS]))
     tail = s[end:]
     came, at_current, at_leaves, at_kept, _ = forest_pair_places(trees, cap)
-    bits = s[FOREST_HEADER + RECORD_AT * cap :].view(np.int64)
+    bits = viewed_as(s[FOREST_HEADER + RECORD_AT * cap :], np.int64)
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap :]
-    leaves = s[at_scratch:end].view(np.int64)
+    leaves = viewed_as(s[at_scratch:end], np.int64)
     current, current_leaves = (
-        tail[at_current:at_leaves].view(np.int64),
-        tail[at_leaves:at_kept].view(np.int64),
+        viewed_as(tail[at_current:at_leaves], np.int64),
+        viewed_as(tail[at_leaves:at_kept], np.int64),
     )
-    kept = tail[at_kept:].view(np.int64)
+    kept = viewed_as(tail[at_kept:], np.int64)
     link_learn(tail, forest_stacked(s), 2.0 * target - 1.0)
     mine = 1 if target > 0.5 else 0
     known = int(tail[came + 1 - mine])
@@ -694,8 +694,11 @@ def _fit_pair(s: Array, sign: float) -> None:
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
     current, current_z = tail[at_current : at_current + d], tail[at_current + cap : at_current + cap + d]
-    bits, current_bits = x.view(np.int64), current.view(np.int64)
-    leaves, current_leaves = s[at_scratch:end].view(np.int64), tail[at_leaves:at_kept].view(np.int64)
+    bits, current_bits = viewed_as(x, np.int64), viewed_as(current, np.int64)
+    leaves, current_leaves = (
+        viewed_as(s[at_scratch:end], np.int64),
+        viewed_as(tail[at_leaves:at_kept], np.int64),
+    )
     code = int(s[FOREST_TASK]) - FOREST_PAIRS
     apart = 0.0
     for k in range(STACKED):
@@ -769,8 +772,8 @@ def _fit(s: Array, block: Array, label: float) -> None:
     at_texts, at_weights, _, _, at_scratch, end = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
-    bits = x.view(np.int64)
-    leaves, room = s[at_scratch:end].view(np.int64), s[end - trees : end]
+    bits = viewed_as(x, np.int64)
+    leaves, room = viewed_as(s[at_scratch:end], np.int64), s[end - trees : end]
     slopes = (
         _slope(squared, block[SCORES], label),
         _slope(squared, block[SCORES + 1], label),
@@ -778,7 +781,7 @@ def _fit(s: Array, block: Array, label: float) -> None:
         _slope(squared, block[SCORES + 3], label),
     )
     first = FOREST_HEADER + PRESENT_AT * cap
-    present = s[first : first + cap].view(np.int64)
+    present = viewed_as(s[first : first + cap], np.int64)
     for i in range(int(s[FOREST_COUNT])):
         j = present[i]
         if x[j] == x[j]:
@@ -910,7 +913,7 @@ def _boost(s: Array, others: Array, label: float) -> bool:
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     first = FOREST_HEADER + PRESENT_AT * cap
-    present = s[first : first + int(s[FOREST_COUNT])].view(np.int64)
+    present = viewed_as(s[first : first + int(s[FOREST_COUNT])], np.int64)
     ring = forest_ring(s)
     for i in range(1 + others.shape[0]):
         block = s if i == 0 else others[i - 1]
@@ -963,8 +966,8 @@ def _score_again(s: Array) -> None:
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     first = FOREST_HEADER + PRESENT_AT * cap
-    present = s[first : first + cap].view(np.int64)
-    bits, count = x.view(np.int64), 0
+    present = viewed_as(s[first : first + cap], np.int64)
+    bits, count = viewed_as(x, np.int64), 0
     for j in range(d):
         present[count] = j
         count += 1 if x[j] == x[j] or bits[j] & PAYLOAD else 0
@@ -1011,10 +1014,10 @@ def forest_scatter(s: Array, entries: Array, count: int) -> None:
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     first = FOREST_HEADER + RECORD_AT * cap
     x = s[first : first + d]
-    bits = x.view(np.int64)
+    bits = viewed_as(x, np.int64)
     at = FOREST_HEADER + PRESENT_AT * cap
-    present = s[at : at + cap].view(np.int64)
-    places, values = entries[:count].view(np.int64), entries[count : 2 * count].view(np.int64)
+    present = viewed_as(s[at : at + cap], np.int64)
+    places, values = viewed_as(entries[:count], np.int64), viewed_as(entries[count : 2 * count], np.int64)
     sort_places(places, values)
     known = int(s[FOREST_COUNT])
     if s[FOREST_FEW] == 1.0:
@@ -1039,12 +1042,12 @@ def forest_usable(s: Array, gaps: bool) -> bool:
     """Whether the record in the state has numbers that can be used, texts, and if it may, gaps."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
-    bits = x.view(np.int64)
+    bits = viewed_as(x, np.int64)
     if not gaps:
         s[FOREST_FEW] = 0.0  # it was packed, over whatever was scattered
     if s[FOREST_FEW] == 1.0:
         at = FOREST_HEADER + PRESENT_AT * cap
-        present = s[at : at + cap].view(np.int64)
+        present = viewed_as(s[at : at + cap], np.int64)
         for i in range(int(s[FOREST_COUNT])):
             j = present[i]
             if not abs(x[j]) <= MAX_ABS and not (x[j] != x[j] and bits[j] & PAYLOAD):
@@ -1099,7 +1102,7 @@ def forest_learn_pair(s: Array, label: float, gaps: bool) -> int:
 @kernel
 def forest_load(s: Array, row: Array) -> None:
     at = FOREST_HEADER + RECORD_AT * int(s[FOREST_CAP])
-    bits, values = s[at : at + row.shape[0]].view(np.int64), row.view(np.int64)
+    bits, values = viewed_as(s[at : at + row.shape[0]], np.int64), viewed_as(row, np.int64)
     s[FOREST_FEW] = 0.0
     for j in range(row.shape[0]):
         bits[j] = values[j]
@@ -1198,7 +1201,7 @@ def _averaged(s: Array, block: Array, kept: Array, tree: int, expert: int) -> No
     """Average a whole tree, as an expert sees it."""
     cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
     _, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
-    links, cut = s[at_nodes:at_scratch].view(np.int32), forest_cut(expert, nodes)
+    links, cut = viewed_as(s[at_nodes:at_scratch], np.int32), forest_cut(expert, nodes)
     before = forest_weights_at(expert, trees, nodes)
     weights = block[at_weights + before + 2 * tree * cut : at_used]
     means = kept[_KEPT_HEADER + before // 2 + tree * cut :]
@@ -1264,9 +1267,11 @@ def _average(s: Array, block: Array, kept: Array) -> None:
     one = (
         kept[_KEPT_RECORDS] == s[FOREST_RECORDS]
         and s[FOREST_TASK] < FOREST_PAIRS  # leaves of a partner are changed as well
-        and ring_has_newest(forest_ring(s), kept[at_record : at_record + int(s[FOREST_D])].view(np.int64))
+        and ring_has_newest(
+            forest_ring(s), viewed_as(kept[at_record : at_record + int(s[FOREST_D])], np.int64)
+        )
     )
-    paths, links = kept[at_paths:end].view(np.int64), s[at_nodes:at_scratch].view(np.int32)
+    paths, links = viewed_as(kept[at_paths:end], np.int64), viewed_as(s[at_nodes:at_scratch], np.int32)
     weights, means = block[at_weights:at_used], kept[_KEPT_HEADER:at_boosted]
     if one:
         _average_paths(weights, means, paths, links, trees, nodes)
@@ -1281,7 +1286,7 @@ def _average(s: Array, block: Array, kept: Array) -> None:
         forest_ring(s),
         boosted,
         kept[at_boosted:at_record],
-        kept[at_hand:at_paths].view(np.int64),
+        viewed_as(kept[at_hand:at_paths], np.int64),
         kept[_KEPT_BUILT] if one else -1.0,
     )
     kept[_KEPT_RECORDS], kept[_KEPT_BUILT] = s[FOREST_RECORDS] + 1.0, boosted[BOOSTED_BUILT]
@@ -1293,7 +1298,7 @@ def _explain_linear(s: Array, block: Array, out: Array) -> None:
     d, cap, texts = int(s[FOREST_D]), int(s[FOREST_CAP]), int(s[FOREST_TEXTS])
     at_texts, _, _, _, _, _ = forest_places(int(s[FOREST_TREES]), int(s[FOREST_NODES]), cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
-    bits = x.view(np.int64)
+    bits = viewed_as(x, np.int64)
     for j in range(d):
         if x[j] == x[j]:
             z = s[FOREST_HEADER + (RECORD_AT + 2) * cap + j]
@@ -1318,8 +1323,8 @@ def _explain_trees(s: Array, block: Array, means: Array, paths: Bits, out: Array
     trees, nodes = int(s[FOREST_TREES]), int(s[FOREST_NODES])
     _, _, _, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
-    bits, marks = x.view(np.int64), s[at_nodes:at_scratch]
-    links = marks.view(np.int32)
+    bits, marks = viewed_as(x, np.int64), s[at_nodes:at_scratch]
+    links = viewed_as(marks, np.int32)
     small, middle, large = block[FOREST_STACK + 1], block[FOREST_STACK + 2], block[FOREST_STACK + 3]
     few, more = forest_cut(1, nodes), forest_cut(2, nodes)
     at_middle = forest_weights_at(2, trees, nodes) // 2
@@ -1378,12 +1383,15 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
     _average(s, block, kept)
     cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
     _, at_boosted, at_record, at_hand, at_paths, end = forest_kept_places(trees, nodes, cap)
-    record, bits = kept[at_record:at_hand].view(np.int64), s[FOREST_HEADER + RECORD_AT * cap :].view(np.int64)
+    record, bits = (
+        viewed_as(kept[at_record:at_hand], np.int64),
+        viewed_as(s[FOREST_HEADER + RECORD_AT * cap :], np.int64),
+    )
     for j in range(int(s[FOREST_D])):
         record[j] = bits[j]
     out[:] = 0.0
     _explain_linear(s, block, out)
-    _explain_trees(s, block, kept[_KEPT_HEADER:at_boosted], kept[at_paths:end].view(np.int64), out)
+    _explain_trees(s, block, kept[_KEPT_HEADER:at_boosted], viewed_as(kept[at_paths:end], np.int64), out)
     boosted_explain(
         forest_ring(s),
         forest_boosted(block),
@@ -1391,7 +1399,7 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
         kept[at_boosted:at_record],
         out,
     )
-    boosted_hand(forest_ring(s), forest_boosted(block), kept[at_hand:at_paths].view(np.int64))
+    boosted_hand(forest_ring(s), forest_boosted(block), viewed_as(kept[at_hand:at_paths], np.int64))
     if s[FOREST_TASK] == 1.0:  # in the unit of the labels, as the score is
         out *= forest_deviation(s)
         out[-1] += s[FOREST_MEAN]
@@ -1454,7 +1462,7 @@ def forest_importances(s: Array, block: Array, out: Array) -> None:
     cap = int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
     _, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
-    links = s[at_nodes:at_scratch].view(np.int32)
+    links = viewed_as(s[at_nodes:at_scratch], np.int32)
     means, parts = np.zeros(nodes), np.zeros(nodes)
     out[:] = 0.0
     for k in range(EXPERTS):

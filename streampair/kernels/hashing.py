@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import kernel
+from streampair.kernels.vectors import viewed_as
 
 Word = np.uint64
 Words = NDArray[np.uint64]
@@ -118,7 +119,7 @@ def blake2b(data: Bytes, key: int, digest: Bytes) -> None:
     With a key of `key` bytes data begins with it and zeros up to 128 bytes; 0: without.
     """
     words, h = _room(len(data)), np.empty(8, dtype=np.uint64)
-    message, state = words.view(np.uint8), h.view(np.uint8)
+    message, state = viewed_as(words, np.uint8), viewed_as(h, np.uint8)
     for i in range(len(data)):
         message[i] = data[i]
     _hash(words, len(data), key, len(digest), h)
@@ -132,7 +133,7 @@ def hash_chain(chain: Bytes, rows: Bytes) -> None:
     size = len(chain)
     length = size + rows.shape[1]
     words, h = _room(length), np.empty(8, dtype=np.uint64)
-    message, state = words.view(np.uint8), h.view(np.uint8)
+    message, state = viewed_as(words, np.uint8), viewed_as(h, np.uint8)
     for r in range(rows.shape[0]):
         for i in range(size):
             message[i] = chain[i]

@@ -74,7 +74,15 @@ from streampair.kernels.state import (
     WIDTH,
     D,
 )
-from streampair.kernels.vectors import MAX_ABS, dot, dot_difference, first_unusable, project_ball, view
+from streampair.kernels.vectors import (
+    MAX_ABS,
+    dot,
+    dot_difference,
+    first_unusable,
+    project_ball,
+    view,
+    viewed_as,
+)
 
 # A sum of squares below it has faded: what is left is rounding.
 _GONE = 1e-200
@@ -491,11 +499,11 @@ def arrange(entries: Array, count: int, gaps: bool) -> bool:
 
     False if a value is unusable; NaN is, without `gaps`.
     """
-    places, values = entries[:count].view(np.int64), entries[count : 2 * count]
+    places, values = viewed_as(entries[:count], np.int64), entries[count : 2 * count]
     usable = True
     for j in range(count):
         usable = usable and (abs(values[j]) <= MAX_ABS or (gaps and values[j] != values[j]))
-    sort_places(places, values.view(np.int64))
+    sort_places(places, viewed_as(values, np.int64))
     for j in range(count):
         entries[j] = places[j]
     return usable
@@ -593,7 +601,7 @@ def present(x: Array, places: Array, values: Array) -> int:
         lacking |= 0 if x[i] == x[i] else 1
     if lacking == 0:
         return -1
-    cells = x.view(np.int64)
+    cells = viewed_as(x, np.int64)
     count = 0
     for i in range(x.shape[0]):
         if cells[i] != ABSENT_BITS:

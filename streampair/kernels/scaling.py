@@ -51,7 +51,7 @@ from streampair.kernels.state import (
     SCHEDULE,
     D,
 )
-from streampair.kernels.vectors import dot, dot_difference
+from streampair.kernels.vectors import dot, dot_difference, viewed_as
 
 # Vectors of the state, by their number after the packed record.
 GRADIENT = 1
@@ -420,7 +420,7 @@ def observe_row(s: Array, x: Array) -> Array:
     What it lacks is 0, and a gap the centre.
     """
     out = column(s, RECORD)
-    cells = x.view(np.int64)
+    cells = viewed_as(x, np.int64)
     lacking = 0
     for i in range(x.shape[0]):
         lacking |= 0 if x[i] == x[i] else 1
@@ -487,7 +487,7 @@ def score_whole(s: Array, which: int, x: Array) -> float:
 def centre_row(s: Array, x: Array, out: Array) -> None:
     """A packed record (d,) less the centres: what it lacks counts as 0, a gap as the centre."""
     centre = column(s, CENTRE)
-    cells = x.view(np.int64)
+    cells = viewed_as(x, np.int64)
     for i in range(x.shape[0]):
         off = x[i] - centre[i]
         out[i] = off if off == off else -centre[i] if cells[i] == ABSENT_BITS else 0.0

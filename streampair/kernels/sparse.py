@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
+from streampair.kernels.vectors import viewed_as
 
 Bits: TypeAlias = NDArray[np.int64]
 
@@ -19,7 +20,7 @@ def scatter(entries: Array, count: int, fill: float, row: Array) -> None:
     `entries` holds their places, the bits of integers, and then the values. Bits are copied: a NaN may carry
     a text.
     """
-    cells, bits = row.view(np.int64), entries.view(np.int64)
+    cells, bits = viewed_as(row, np.int64), viewed_as(entries, np.int64)
     for i in range(row.shape[0]):
         row[i] = fill
     for j in range(count):

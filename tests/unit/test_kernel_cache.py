@@ -98,7 +98,7 @@ def top(x: float) -> float:
     return middle(x) + low(x, 3)
 """
 RUN_CALLS = """import json, os, sys
-from numba.core import event
+from numba.core import event, types
 
 class Compiled(event.Listener):
     def on_start(self, started):
@@ -118,6 +118,7 @@ try:
     calls.top(4.0)
 except ValueError as error:
     result = [result, *error.args]
+assert "get_call_type" not in vars(types.Function), "numba's own functions are typed as before"
 print(json.dumps([result, names]))
 """
 
