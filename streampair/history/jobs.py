@@ -58,6 +58,7 @@ from streampair.privacy.mechanisms.table_moments import (
 )
 from streampair.privacy.noise import ChainedNoise, NoiseKey
 from streampair.privacy.report import TABLE_AS_ASSUMED
+from streampair.privacy.user_level import EntityLimit
 from streampair.records.features import Design
 from streampair.records.random_trees import RandomTreeDesign
 
@@ -65,6 +66,7 @@ __all__ = ["ASSUMED", "LEARNERS", "Job", "Sums", "fit"]
 
 Floats = NDArray[np.float64]
 Columns = list[NDArray[Any]]
+Counts = NDArray[np.int64]
 
 Learner = auc.PairFTRL | auc.PrivateForest | ranking.PairFTRL
 LEARNERS = (auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL)
@@ -86,7 +88,10 @@ ASSUMED = (
     "row ids, the names of columns, bounds and labels are public",
     "whether the table was refused, as for a row without a label, is seen by its operator alone",
 )
-"""What the guarantee assumes of the table, and cannot check; a released model says it too."""
+"""What the guarantee assumes of the table, and cannot check; a released model says it too.
+
+With `entity=` the first one is that a row holds records of one entity, of at most so many rows.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,16 @@ class _Plain:
     salt: str
     below: int  # a row is in the sample if its hash is below this
     forest: tuple[int | None, int] | None  # trees and depth
+    entity: Any  # column of the entity; None: a row is one
+    records: int  # most rows of an entity
+
+
+def _assumed_of_entities(plain: _Plain) -> str:
+    return (
+        f"a row holds records of one entity, which its column {plain.entity!r} names; these names are "
+        f"public, and at most {plain.records} rows have the same one (`fit` and `streampair backfill` count "
+        "them in a table of at most 100,000,000 rows)"
+    )
 
 
 def _exact(value: Any) -> Any:
@@ -160,8 +175,8 @@ class Sums:
             )
         if self.kind and other.kind and self.kind != other.kind:
             raise RecordError(
-                "row ids are numbers in one batch and texts in another",
-                fix="give the column of row ids one type in all files",
+                f"row ids are {' in one batch and '.join(sorted((self.kind, other.kind)))} in another",
+                fix="give the columns of row ids and entities one type in all files",
             )
         if self.rows + other.rows >= MOST_ROWS:
             raise RecordError(
@@ -209,7 +224,8 @@ class Job:
     learner
         A new `auc.PairFTRL`, `auc.PrivateForest` or `ranking.PairFTRL` with its budget, `bounds` and labels.
         Its features are `features`, or those with bounds. Its `warmup` is the expected size of the sample;
-        None: as of a stream of so many records.
+        None: as of a stream of so many records. With `entity=EntityLimit(records, field=COLUMN)` all rows of
+        an entity are protected together, and a table with more than `records` of one is refused.
     label
         Column of the label.
     rows
@@ -237,9 +253,9 @@ class Job:
 
     Notes
     -----
-    Guarantee (docs/privacy 10.7): (epsilon, delta) for the content of one row, label included. Each release
-    spends the budget on other rows, so both together spend it once. A further attempt at a release is charged
-    as one of its own. What is assumed of the table is in `history.ASSUMED`.
+    Guarantee (docs/privacy 10.7): (epsilon, delta) for the content of one row, label included, or of all rows
+    of an entity. Each release spends the budget on other rows, so both together spend it once. A further
+    attempt at a release is charged as one of its own. What is assumed of the table is in `history.ASSUMED`.
 
     Examples
     --------
@@ -267,16 +283,21 @@ class Job:
             raise ConfigError(f"rows is {rows!r}", fix=f"give the number of rows, below {MOST_ROWS:,}")
         if not isinstance(salt, str):
             raise ConfigError(f"salt is a {type(salt).__name__}", fix="give a text, which is public")
-        for role, name in (("label", label), ("row_id", row_id)):
+        limit = learner.entity
+        roles = {"label": label, "row_id": row_id} | ({} if limit is None else {"entity": limit.field})
+        for role, name in roles.items():
             if type(name) not in (str, int):
-                raise ConfigError(f"{role} is {name!r}", fix="give the name of a column")
-            if name in names or label == row_id:
+                fix = "give the name of a column"
+                raise ConfigError(
+                    f"{role} is {name!r}", fix=fix if role != "entity" else f"{fix} in EntityLimit(field=)"
+                )
+            if name in names or list(roles.values()).count(name) > 1:
                 raise ConfigError(
                     f"the column {name!r} is {role}, and is something else too",
-                    fix="give features, label and row_id columns of their own",
+                    fix=f"give features, {', '.join(roles)} columns of their own",
                 )
         _check_texts(
-            salt, label, row_id, *names, getattr(learner, "positive", 0), getattr(learner, "negative", 0)
+            salt, *roles.values(), *names, getattr(learner, "positive", 0), getattr(learner, "negative", 0)
         )
         settings = _settings(learner, names, int(rows))
         names = Design(names, settings.bounds).names
@@ -295,6 +316,8 @@ class Job:
             salt=salt,
             below=settings.warmup * 2**64 // int(rows),
             forest=_plain_forest(learner),
+            entity=None if limit is None else limit.field,
+            records=1 if limit is None else limit.records,
         )
         self._standardisation = self._made = None
         target = self._target()
@@ -354,6 +377,7 @@ class Job:
             "warmup": plain.warmup,
             "features": list(plain.features),
             "bounds": dict(plain.bounds),
+            "entity": None if plain.entity is None else EntityLimit(plain.records, field=plain.entity),
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # the job has warned
@@ -390,7 +414,8 @@ class Job:
 
     def _sample_release(self, sampled: int) -> SumsRelease:
         d = len(self._plain.features)
-        return sample_release(plan_sample(self._settings().mu, d, sampled), d)
+        settings = self._settings()
+        return sample_release(plan_sample(settings.mu, d, sampled, settings.relation), d)
 
     def _state(self) -> TableMomentsState:
         """The model's state, before its release."""
@@ -426,12 +451,12 @@ class Job:
         return self._sums_and_ids(batch)[0]
 
     def _sums_and_ids(self, batch: Any) -> tuple[Sums, NDArray[np.uint64]]:
-        """`sums`, and the hashes of the row ids (n,)."""
+        """`sums`, and the hashes of the row ids (1, n), or of row ids and entities (2, n)."""
         plain, done, (digest, target, design) = self._plain, self._standardisation, self._parts()
-        batch = read_batch(batch, plain.features, plain.label, plain.row_id, plain.salt)
-        hashes, kind = batch.ids
+        batch = read_batch(batch, plain.features, plain.label, plain.row_id, plain.salt, plain.entity)
+        hashes = batch.hashes
         labels = label_numbers(batch, target, plain.label)
-        sampled = hashes < np.uint64(plain.below)
+        sampled = hashes[0] < np.uint64(plain.below)
         mine = sampled if done is None else ~sampled
         taken = int(np.count_nonzero(mine))
         if done is None:
@@ -443,7 +468,7 @@ class Job:
                 leaves, nulls = _leaf_cells(batch.columns, labels, design)
                 cells = np.concatenate((cells, leaves))
             nulls -= len(labels) - taken
-        return Sums(cells, len(hashes), taken, nulls, fingerprint(hashes), kind, digest), hashes
+        return Sums(cells, len(labels), taken, nulls, fingerprint(hashes[0]), batch.kind, digest), hashes
 
     def _parts(self) -> tuple[str, Target, Design]:
         """What every batch needs, made once in a process: digest, labels, and vectors."""
@@ -451,11 +476,12 @@ class Job:
             self._made = self._digest(self._standardisation), self._target(), self._design()
         return self._made
 
-    def check_ids(self, batches: Iterable[Any], *, each: Callable[..., Iterable[int]] = map) -> bool:
-        """Refuse a table in which a row id occurs twice; of its batches the column of the ids is read alone.
+    def check_ids(self, batches: Iterable[Any], *, each: Callable[..., Iterable[Counts]] = map) -> bool:
+        """Refuse a table in which a row id occurs twice, or an entity in more rows than its limit says.
 
-        `sums` sees what is in one batch, and an engine may add a batch twice. Memory is at most 16 bytes for
-        each of 2^24 rows: a larger table is read as many times as it is larger, for a part of the ids each.
+        Of the batches the columns of ids and entities are read alone. `sums` sees what is in one batch, and
+        an engine may add a batch twice. Memory is at most 16 bytes for each of 2^24 rows, and 16 more with
+        entities: a larger table is read as many times as it is larger, for a part of the ids each.
 
         Parameters
         ----------
@@ -474,24 +500,26 @@ class Job:
         ConfigError
             If the batches can be read only once.
         RecordError
-            If a row id is missing, of another type, or occurs twice.
+            If a row id or an entity is missing, of another type, or occurs too often.
         """
         _check_readable_again(batches)
         rows = self._plain.rows
         if rows > _MOST_CHECKED:
             return False
         parts = -(-rows // _COMPARED)
-        _refuse_repeated(sum(each(partial(self._repeated_ids, batches, parts), range(parts))))
+        found = sum(each(partial(self._repeated, batches, parts), range(parts)), np.zeros(2, dtype=np.int64))
+        _refuse_repeated(found, self._plain)
         return True
 
-    def _repeated_ids(self, batches: Iterable[Any], parts: int, part: int) -> int:
-        """How many ids of a part, by the remainder of their hashes, occur twice."""
-        name, salt = self._plain.row_id, self._plain.salt
-        kept = []
+    def _repeated(self, batches: Iterable[Any], parts: int, part: int) -> Counts:
+        """`_repeated` of a part of ids and entities, by the remainder of their hashes."""
+        plain = self._plain
+        kept: list[list[NDArray[np.uint64]]] = [[], []]
         for batch in batches:
-            hashes = read_batch(batch, (), name, name, salt).ids.hashes
-            kept.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
-        return _repeated(np.concatenate(kept) if kept else np.empty(0, dtype=np.uint64))
+            read = read_batch(batch, (), plain.row_id, plain.row_id, plain.salt, plain.entity)
+            for out, hashes in zip(kept, read.hashes, strict=False):
+                out.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
+        return _repeated([np.concatenate(hashes) for hashes in kept if hashes], plain.records)
 
     def standardised(
         self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
@@ -703,6 +731,7 @@ class Job:
         mu = settings.mu * math.sqrt(charged)
         epsilon = plain.epsilon if charged == 1 else promised_epsilon(mu, plain.delta)
         bounds = dict(plain.bounds)
+        assumed = ASSUMED if plain.entity is None else (_assumed_of_entities(plain), *ASSUMED[1:])
         labels = probability = None
         if not isinstance(learner, ranking.PairFTRL):
             link = state.link
@@ -729,10 +758,11 @@ class Job:
                 adjacency=settings.relation.adjacency,
                 kind="holds",
                 guarantee="exact accounting of every attempt, in Gaussian differential privacy, "
-                f"{TABLE_AS_ASSUMED}: one person each, added once, no content in ids, numbers of rows or "
-                "other rows",
+                f"{TABLE_AS_ASSUMED}: "
+                + ("one person each" if plain.entity is None else f"at most {plain.records} of an entity")
+                + ", added once, no content in ids, numbers of rows or other rows",
                 horizon=plain.rows,
-                assumed=ASSUMED,
+                assumed=assumed,
             ),
             metadata={
                 "history": {
@@ -740,7 +770,7 @@ class Job:
                     "sample": done.sampled,
                     "attempts": list(attempts),
                     "salt": plain.salt,
-                    "assumed": list(ASSUMED),
+                    "assumed": list(assumed),
                 }
             },
             labels=labels,
@@ -766,7 +796,7 @@ class Job:
             sigma=state.plan.sigma_last,
             centre=done.centre,
             sample=done.sampled,
-            sample_sigma=plan_sample(self._settings().mu, len(plain.features), done.sampled).sigma_sum,
+            sample_sigma=self._sample_release(done.sampled).card.sigma,
             relevance=plain.relevance,
         )
 
@@ -785,7 +815,7 @@ def _checked_learner(learner: Any) -> tuple[Any, ...]:
             "the learner has a noise key or a seed, and a job goes to tasks that must hold none",
             fix="leave both out, and give the key to standardised and release",
         )
-    options = [name for name in ("entity", "auc_share") if getattr(learner, name, None) is not None]
+    options = ["auc_share"] if getattr(learner, "auc_share", None) is not None else []
     options += ["forks"] if learner.forks else []
     if options:
         raise ConfigError(f"{options[0]} is set, which sums of a table do not know", fix="leave it out")
@@ -977,17 +1007,19 @@ def second_stage(job: Job, account: str | Path, *, new_attempt: bool) -> Job | N
 def _total(job: Job, batches: Iterable[Any]) -> Sums:
     total: Sums | None = None
     rows = job._plain.rows
-    ids = np.empty(rows if rows <= _MOST_CHECKED else 0, dtype=np.uint64)
+    ids = np.empty(
+        (1 + (job._plain.entity is not None), rows if rows <= _MOST_CHECKED else 0), dtype=np.uint64
+    )
     for batch in batches:
         part, hashes = job._sums_and_ids(batch)
         start = 0 if total is None else total.rows
         total = part if total is None else total + part
-        if total.rows <= len(ids):
-            ids[start : total.rows] = hashes
+        if total.rows <= ids.shape[1]:
+            ids[:, start : total.rows] = hashes
     if total is None:
         raise RecordError("the table has no batches", fix="give at least one")
-    if total.rows == len(ids):
-        _refuse_repeated(_repeated(ids))
+    if total.rows == ids.shape[1]:
+        _refuse_repeated(_repeated(ids, job._plain.records), job._plain)
     return total
 
 
@@ -999,21 +1031,35 @@ def _check_readable_again(batches: Iterable[Any]) -> None:
         )
 
 
-def _repeated(hashes: NDArray[np.uint64]) -> int:
-    """How many hashes occur twice; they are sorted in place."""
-    hashes.sort()
-    return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
+def _repeated(hashes: Iterable[NDArray[np.uint64]], records: int) -> Counts:
+    """How many hashes of ids occur twice, and how many of entities more often than `records` times, (2,).
+
+    Both are sorted in place.
+    """
+    out = np.zeros(2, dtype=np.int64)
+    for place, (each, most) in enumerate(zip(hashes, (1, records), strict=False)):
+        each.sort()
+        out[place] = len(np.unique(each[most:][each[most:] == each[: max(len(each) - most, 0)]]))
+    return out
 
 
-def _refuse_repeated(again: int) -> None:
-    """Refuse a table in which so many row ids occur twice, by their hashes.
+def _refuse_repeated(found: Counts, plain: _Plain) -> None:
+    """Refuse a table by what `_repeated` has found.
 
     Different numbers have different hashes. Two of 100,000,000 different texts have one hash with probability
     3e-4, and are refused too.
     """
+    again, more = found.tolist()
     if again:
         raise RecordError(
             f"{again} row {'id occurs' if again == 1 else 'ids occur'} twice in the table, in two batches",
             fix="give each batch once, and every row an id of its own; two ids that are different strings "
             "share a hash once in thousands of tables: then take whole numbers",
+        )
+    if more:
+        raise RecordError(
+            f"{more} {'entity' if more == 1 else 'entities'} of the column {plain.entity!r} "
+            f"{'has' if more == 1 else 'have'} more than {plain.records} rows",
+            fix=f"leave at most {plain.records} rows of each, chosen by entity and row id alone, such as "
+            "those with the lowest ids; or declare more in EntityLimit(records=)",
         )

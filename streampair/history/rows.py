@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import unicodedata
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,24 +34,32 @@ class TableBatch(NamedTuple):
         Columns of the features, in their order, each an array (n,) of numbers or booleans; NaN for a gap.
     labels
         Labels as they came, None for a gap.
-    ids
-        Their row ids.
+    hashes
+        Those of their row ids (1, n), or of row ids and entities (2, n).
+    kind
+        What ids and entities are, in words.
     """
 
     columns: list[NDArray[Any]]
     labels: NDArray[Any] | list[Any]
-    ids: Ids
+    hashes: Words
+    kind: str
 
 
 class Ids(NamedTuple):
-    """Hashes of row ids (n,), and what the ids are: `"number"` or `"text"`."""
+    """Hashes of row ids or entities (n,), and what these are: `"numbers"` or `"texts"`."""
 
     hashes: Words
     kind: str
 
 
 def read_batch(
-    batch: Any, features: Sequence[Hashable], label: Hashable, row_id: Hashable, salt: str
+    batch: Any,
+    features: Sequence[Hashable],
+    label: Hashable,
+    row_id: Hashable,
+    salt: str,
+    entity: Hashable = None,
 ) -> TableBatch:
     """Columns of a data frame, an Arrow table, a mapping of arrays, or an array (n, columns).
 
@@ -60,7 +69,8 @@ def read_batch(
         If a column is missing, has another type than it should, or if a row id is missing or occurs twice.
     """
     names, column = _columns_of(batch)
-    for name in (*features, label, row_id):
+    declared = () if entity is None else (entity,)
+    for name in (*features, label, row_id, *declared):
         if name not in names:
             found = ", ".join(short(name) for name in list(names)[:8])
             raise RecordError(
@@ -69,13 +79,16 @@ def read_batch(
             )
     columns = [_numbers(name, column(name)) for name in features]
     labels, ids = _cells(column(label)), _cells(column(row_id))
-    lengths = {len(values) for values in (*columns, labels, ids)}
+    owners = [_cells(column(name)) for name in declared]
+    lengths = {len(values) for values in (*columns, labels, ids, *owners)}
     if len(lengths) != 1:
         raise RecordError(
             f"the columns have different lengths: {', '.join(map(str, sorted(lengths)))}",
             fix="give one value of each column for every row",
         )
-    return TableBatch(columns, labels, _hashes(row_id, ids, salt))
+    both = [_hashes(row_id, ids, salt), *(_hashes(entity, cells, salt, "entities") for cells in owners)]
+    kind = " of entities that are ".join(each.kind for each in both) if len(labels) else ""
+    return TableBatch(columns, labels, np.array([each.hashes for each in both]), kind)
 
 
 def _columns_of(batch: Any) -> tuple[Mapping[Any, Any], Callable[[Any], Any]]:
@@ -205,9 +218,14 @@ def _key_of(salt: str) -> bytes:
     return hashlib.blake2b(salt.encode(), digest_size=16, person=b"streampair rows").digest()
 
 
-def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
-    """Hashes (n,) of the ids under the public salt: functions of ids and salt alone."""
-    wanted, fix = "row ids are whole numbers or texts", "give a column that names each row, without gaps"
+def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str = "row ids") -> Ids:
+    """Hashes (n,) of the ids under the public salt: functions of ids and salt alone.
+
+    One of `what` "row ids" is refused if it occurs twice.
+    """
+    unique = what == "row ids"
+    wanted = f"{what} are whole numbers or texts"
+    fix = f"give a column that names {'each row' if unique else 'the entity of each row'}, without gaps"
     if len(ids) == 0:
         return Ids(np.empty(0, dtype=np.uint64), "")
     if isinstance(ids, np.ndarray):
@@ -217,11 +235,11 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
         if ids.dtype.kind == "f" and not bool(((np.abs(ids) < most) & (ids == np.floor(ids))).all()):
             raise _wrong_type(name, ids.dtype, f"{wanted}; some of these are neither", fix)
         kept = ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64)
-        hashes, kind = np.empty_like(kept), "number"
+        hashes, kind = np.empty_like(kept), "numbers"
         first, second = np.frombuffer(_key_of(salt), dtype="<u8").astype(np.uint64)
         table_sums.id_hashes(kept, first, second, hashes)
         # Two numbers have two hashes, for mixing is a bijection. Most tables are in the order of their ids.
-        ordered = bool((kept[1:] > kept[:-1]).all())
+        ordered = not unique or bool((kept[1:] > kept[:-1]).all())
         room = np.zeros(0 if ordered else 2 ** len(hashes).bit_length(), dtype=np.uint64)
         twice = 0 if ordered else table_sums.repeated(hashes, room)
     else:
@@ -230,18 +248,20 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
                 numbers = np.array(ids)
                 if numbers.dtype.kind not in "iu":
                     raise _wrong_type(
-                        name, "int", "some row ids have more than 64 bits", "write them as texts"
+                        name, "int", f"some {what} have more than 64 bits", "write them as texts"
                     )
-                return _hashes(name, numbers, salt)
+                return _hashes(name, numbers, salt, what)
             kinds = sorted({type(value).__name__ for value in ids if type(value) is not str})
             raise _wrong_type(name, ", ".join(kinds), f"{wanted} without gaps", fix)
+        if not unique:  # one entity in two compositions of its characters, as in `EntityLimit`
+            ids = [unicodedata.normalize("NFC", value) for value in ids]
         key = _key_of(salt)
         each = b"".join(
             hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
             for value in ids
         )
-        hashes, kind = np.frombuffer(each, dtype="<u8").astype(np.uint64), "text"
-        twice = len(ids) - len(set(ids))
+        hashes, kind = np.frombuffer(each, dtype="<u8").astype(np.uint64), "texts"
+        twice = len(ids) - len(set(ids)) if unique else 0
     if twice:
         raise RecordError(
             f"{twice} row {'id occurs' if twice == 1 else 'ids occur'} twice in the column {name!r}",

@@ -29,7 +29,8 @@ from streampair.history import jobs
 from streampair.history.jobs import Job, Sums
 from streampair.kernels import table_sums
 from streampair.kernels.vectors import prepare_rows
-from streampair.privacy import mu_from
+from streampair.privacy import EntityLimit, mu_from
+from streampair.privacy.mechanisms import table_moments
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.privacy.mechanisms.standardization import (
     CROSS_WEIGHT,
@@ -68,7 +69,8 @@ def table(seed: int = 0, rows: int = N) -> Table:
 
 
 def job(rows: int = N, epsilon: float = 1.0, kind: Any = auc.PairFTRL, **options: Any) -> Job:
-    learner = kind(epsilon=epsilon, delta=1e-4, bounds=dict.fromkeys(NAMES, (-2, 2)), **options)
+    bounds = dict.fromkeys(NAMES, (-2, 2))
+    learner = kind(epsilon=epsilon, delta=1e-4, features=NAMES, bounds=bounds, **options)
     return Job(learner, label="y", rows=rows, row_id="id", salt="salt")
 
 
@@ -569,7 +571,7 @@ def test_no_noise_is_used_under_two_standard_deviations(path: Path, monkeypatch:
     monkeypatch.setattr(ChainedNoise, "take", look)
     plan = jobs.plan_sample
     for name, factor in (("a", 1.0), ("b", 1.0), ("c", 1 + 1e-15)):
-        monkeypatch.setattr(jobs, "plan_sample", lambda mu, d, rows, by=factor: plan(mu / by, d, rows))
+        monkeypatch.setattr(jobs, "plan_sample", lambda mu, *more, by=factor: plan(mu / by, *more))
         first.standardised(sums, KEY, account=path.with_name(name))
     assert np.array_equal(drawn[0], drawn[1])
     assert not (drawn[0] == drawn[2]).any()
@@ -756,6 +758,7 @@ def test_nothing_that_goes_to_a_task_holds_the_key(path: Path) -> None:
 # ---- an audit of the whole path --------------------------------------------------------------------------
 
 EPSILON = 8.0
+ENTITY = {"entity": EntityLimit(3, field="who")}
 REJECT = 4.5  # standard errors
 
 
@@ -773,15 +776,21 @@ class Attack:
     ----------
     sampled
         Whether the row is one of the sample.
+    learner
+        Its options. With an entity all of its rows have that content, all of them in the sample, or none.
     """
 
     def __init__(
         self, path: Path, patch: pytest.MonkeyPatch, sampled: bool, learner: dict[str, Any] | None = None
     ) -> None:
-        self.path, self.learner = path, learner or {}
+        self.path = path
         null = {**table(), **{name: np.full(N, math.nan) for name in NAMES}}
-        one = job(epsilon=EPSILON, **self.learner)
-        place = next(i for i in range(N) if bool(one.sums(part(null, [i])).taken) == sampled)
+        limit = (learner or {}).get("entity")
+        null["who"] = np.arange(N) + N
+        self.job = one = job(epsilon=EPSILON, **(learner or {}))
+        place = [i for i in range(N) if bool(one.sums(part(null, [i])).taken) == sampled]
+        place = place[: 1 if limit is None else limit.records]
+        null["who"][place] = 1
         if sampled:  # where the proof of Lemma 60 says
             contents = [((2.0, 2.0, 2.0), True), ((-0.365, -0.365, -0.365), False)]
         else:  # of length 1, at an angle at which the product is -1/2, and in other leaves and bins
@@ -808,7 +817,7 @@ class Attack:
         """Sums, standard deviations and releases of both stages."""
         self.seen = []
         key = hashlib.sha256(f"{number} {side}".encode()).digest()
-        account, first = self.path.with_name(f"{number} {side}"), job(epsilon=EPSILON, **self.learner)
+        account, first = self.path.with_name(f"{number} {side}"), self.job
         second = first.standardised(first.sums(self.tables[side]), key, account=account)
         second.release(second.sums(self.tables[side]), key, account=account)
         return self.seen
@@ -834,7 +843,9 @@ class Attack:
         return exact, mu, math.sqrt(2 / runs + mu * mu / (4 * runs))
 
 
-@pytest.mark.parametrize(("sampled", "learner"), [(True, {}), (False, {}), (False, FOREST)])
+@pytest.mark.parametrize(
+    ("sampled", "learner"), [(True, {}), (False, {}), (False, FOREST), (True, ENTITY), (False, ENTITY)]
+)
 def test_the_audit_reaches_what_is_claimed(
     sampled: bool, learner: dict[str, Any], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -847,7 +858,7 @@ def test_the_audit_reaches_what_is_claimed(
 
 def less_noise(patch: pytest.MonkeyPatch) -> None:
     plan, moments = jobs.plan_sample, jobs.moments_release
-    patch.setattr(jobs, "plan_sample", lambda mu, d, rows: plan(1.1 * mu, d, rows))
+    patch.setattr(jobs, "plan_sample", lambda mu, *more: plan(1.1 * mu, *more))
     patch.setattr(
         jobs,
         "moments_release",
@@ -876,6 +887,12 @@ def leaves_of_moments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TableForestPlan, "diameter", property(lambda plan: second_moments_diameter()))
 
 
+def one_row_of_each(patch: pytest.MonkeyPatch) -> None:
+    """Noise as if an entity had one row."""
+    patch.setattr(table_moments, "_rows_of", lambda relation: 1)
+    patch.setattr(table_moments.TableMomentsPlan, "_last_move", property(lambda plan: plan._one_move))
+
+
 @pytest.mark.parametrize(
     ("mutant", "sampled", "learner"),
     [
@@ -884,6 +901,8 @@ def leaves_of_moments(patch: pytest.MonkeyPatch) -> None:
         (both_stages, True, {}),
         (less_noise, False, FOREST),
         (leaves_of_moments, False, FOREST),
+        (one_row_of_each, True, ENTITY),
+        (one_row_of_each, False, ENTITY),
     ],
 )
 def test_a_defect_is_caught_by_the_audit(

@@ -280,7 +280,6 @@ def begun() -> auc.PairFTRL:
         (lambda: learner(seed=1), "tasks that must hold none"),
         (lambda: learner(forks=1), "forks is set"),
         (lambda: learner(auc_share=0.05), "auc_share is set"),
-        (lambda: learner(features=["a"], bounds=None, entity=privacy.EntityLimit(2, 1)), "entity is set"),
         (lambda: learner(bounds=None), "the features are not known"),
         (lambda: learner(mechanism=privacy.PairGradients()), "another mechanism"),
         (lambda: learner(mechanism=privacy.DecayedMoments(half_life=100)), "half_life|another mechanism"),
@@ -456,9 +455,9 @@ def test_ids_of_a_large_table_are_compared_in_parts(text: bool, monkeypatch: pyt
 
     true = jobs._repeated
 
-    def looked(hashes: np.ndarray) -> int:
-        sizes.append(len(hashes))
-        return true(hashes)
+    def looked(hashes: list[np.ndarray], records: int) -> np.ndarray:
+        sizes.append(len(hashes[0]))
+        return true(hashes, records)
 
     monkeypatch.setattr(jobs, "_repeated", looked)
     monkeypatch.setattr(jobs, "_COMPARED", N // 5)
@@ -516,3 +515,65 @@ def test_what_is_assumed_goes_wherever_the_model_goes(tmp_path: Path) -> None:
             online.learn_one(x, y)
         model = models.export(online)
     assert said in model.privacy["guarantee"]
+
+
+# ---- entities --------------------------------------------------------------------------------------------
+
+
+def entity_job(rows: int = N, records: int = 5) -> Job:
+    return job(rows, features=["a", "b"], entity=privacy.EntityLimit(records, separation=7, field="who"))
+
+
+def test_all_rows_of_an_entity_are_protected_together(tmp_path: Path) -> None:
+    rows = 4000
+    table = frame(rows).assign(who=np.arange(rows) // 5)
+    one = entity_job(rows)
+    for alone, together in zip(job(rows).releases, one.releases, strict=True):
+        assert together.sigma == pytest.approx(5 * alone.sigma, rel=1e-12)
+        assert together.replace == pytest.approx(alone.replace, rel=1e-12)
+    model = history.fit(one, [table[::2], table[1::2]], KEY, account=tmp_path / "a.json")
+    assert model.privacy["epsilon_spent"] == pytest.approx(1.0)
+    assert model.privacy["unit"] == ("the contents of all records of one entity: at most 5 are learned from")
+    assert "at most 5 of an entity" in model.privacy["guarantee"]
+    assert "its column 'who' names" in model.privacy["assumed"][0]
+    limit = privacy.EntityLimit(3, field="who")
+    lane = model.to_online(learner(features=["a", "b"], entity=limit, horizon=4000))
+    assert lane.privacy.mu_spent == pytest.approx(model.privacy["mu_spent"])
+    texts = table.assign(who=table["who"].astype(str))
+    assert history.fit(one, [texts], KEY, account=tmp_path / "b.json").privacy == model.privacy
+
+
+@pytest.mark.parametrize(
+    ("who", "message"),
+    [
+        (lambda ids: ids // 6, "83 entities of the column 'who' have more than 5 rows"),
+        (lambda ids: np.where(ids < 6, 0, ids), "1 entity of the column 'who' has more than 5 rows"),
+        (lambda ids: [None, *map(str, ids[1:])], "entities are whole numbers or texts"),
+        (lambda ids: ids + 0.5, "entities are whole numbers or texts"),
+        (lambda ids: ["e\u0301"] * 3 + ["\u00e9"] * 3 + [str(i) for i in ids[6:]], "1 entity of the column"),
+        (None, "no column 'who'"),
+    ],
+)
+def test_a_table_of_other_entities_is_refused_and_nothing_is_spent(
+    tmp_path: Path, who: Any, message: str
+) -> None:
+    table = frame() if who is None else frame().assign(who=who(np.arange(N)))
+    parts = [table[::2], table[1::2]]
+    with pytest.raises(RecordError, match=message):
+        history.fit(entity_job(), parts, KEY, account=tmp_path / "account.json")
+    with pytest.raises(RecordError, match=message):
+        entity_job().check_ids(parts)
+    assert not (tmp_path / "account.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (None, r"entity is None\. Fix: give the name of a column in EntityLimit"),
+        ("y", "'y' is label"),
+        ("id", "'id' is"),
+    ],
+)
+def test_the_column_of_the_entity_is_one_of_its_own(field: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        job(features=["a", "b"], entity=privacy.EntityLimit(5, field=field))

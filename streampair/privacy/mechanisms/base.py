@@ -459,9 +459,10 @@ class Relation:
         """The protected unit, in words."""
         if self.entity is None:
             return "the content of one record (its feature values and its label)"
+        apart = self.entity.separation
         return (
-            f"the contents of all records of one entity: at most {self.entity.records} are learned from, at "
-            f"least {self.entity.separation} slots apart"
+            f"the contents of all records of one entity: at most {self.entity.records} are learned from"
+            + (f", at least {apart} slots apart" if apart > 1 else "")
         )
 
     @property

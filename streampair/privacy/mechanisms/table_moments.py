@@ -17,7 +17,7 @@ import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.kernels import table_sums
-from streampair.privacy.mechanisms.base import ONE_RECORD, Release, Settings, check_overflow
+from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, Settings, check_overflow
 from streampair.privacy.mechanisms.dp_forest import DPForest, DPForestPlan, DPForestState
 from streampair.privacy.mechanisms.second_moments import (
     MomentsState,
@@ -189,8 +189,10 @@ def _plus(number: Floats, small: Floats) -> Floats:
     return np.stack((out, low - (out - total)))
 
 
-def plan_sample(mu: float, dim: int, rows: int) -> WarmupPlan:
+def plan_sample(mu: float, dim: int, rows: int, relation: Relation = ONE_RECORD) -> WarmupPlan:
     """The release of the sample's sums: that of the warm-up (docs/privacy 4.4), without a term for rounding.
+
+    All rows of an entity may be in the sample.
 
     Examples
     --------
@@ -199,18 +201,24 @@ def plan_sample(mu: float, dim: int, rows: int) -> WarmupPlan:
     >>> plan.sigma_sum  # the root of 5 d, over mu
     20.0
     """
-    sigma = moment_sensitivity(dim, labels=True, cross=True) / mu
-    plan = WarmupPlan(mu, rows, sigma, sigma / SQUARE_WEIGHT, True, ONE_RECORD, True)
+    sigma = _rows_of(relation) * moment_sensitivity(dim, labels=True, cross=True) / mu
+    plan = WarmupPlan(mu, rows, sigma, sigma / SQUARE_WEIGHT, True, relation, True)
     check_overflow(20.0 * max(plan.sigmas) * plan.PER_UNIT, "noise of the sample")
     return plan
+
+
+def _rows_of(relation: Relation) -> int:
+    """Largest number of rows of the unit that is protected."""
+    return 1 if relation.entity is None else relation.entity.records
 
 
 def sample_release(plan: WarmupPlan, dim: int) -> SumsRelease:
     """The release of `sample_sums`."""
     grid, bits = 1.0 / WarmupPlan.PER_UNIT, int(math.log2(WarmupPlan.PER_UNIT))
-    sensitivity = moment_sensitivity(dim, labels=True, cross=True)
+    most = _rows_of(plan.relation)
+    sensitivity = most * moment_sensitivity(dim, labels=True, cross=True)
     sigmas = np.repeat([*plan.sigmas[:2], plan.sigmas[0], plan.sigmas[2]], [dim, dim, 1, dim])
-    blank = math.sqrt(dim * (1.0 + SQUARE_WEIGHT**2 + CROSS_WEIGHT**2) + 1.0)
+    blank = most * math.sqrt(dim * (1.0 + SQUARE_WEIGHT**2 + CROSS_WEIGHT**2) + 1.0)
     card = Release(
         name="sums of x, of x^2, of the labels and of label times x over the sample",
         domain="features scaled and clipped to [-1, 1], a label in [-1, 1]",
@@ -264,9 +272,9 @@ def plan_table_moments(settings: Settings, rows: int) -> TableMomentsPlan:
     numbers = (settings.mu, settings.features, 10.0 * rows, rows, settings.radius)
     forest = settings.mechanism
     plan = (
-        TableForestPlan(*numbers, **forest.shape)
+        TableForestPlan(*numbers, relation=settings.relation, **forest.shape)
         if isinstance(forest, DPForest)
-        else TableMomentsPlan(*numbers)
+        else TableMomentsPlan(*numbers, relation=settings.relation)
     )
     if plan.releases(rows) != 1 or not 2.0**-32 <= plan.grid <= 1.0:
         raise ConfigError(
