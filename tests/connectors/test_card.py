@@ -126,12 +126,15 @@ def test_the_page_has_no_script_and_lets_nothing_in(gauges: LaneGauges) -> None:
 APPROVAL = {
     "approved by": "Ada Example, privacy officer",
     "date": "2026-11-02",
+    "approved": "epsilon 1 at delta 1e-06",
     "reason for epsilon and delta": "one record protected; <5 % for an attacker",
     "next review": "2027-11-02",
 }
 APPROVED = CardConfig(
     approved_by=APPROVAL["approved by"],
     approved_on=date.fromisoformat(APPROVAL["date"]),
+    approved_epsilon=1.0,
+    approved_delta=1e-6,
     reason=APPROVAL["reason for epsilon and delta"],
     review_by=date.fromisoformat(APPROVAL["next review"]),
 )
@@ -166,7 +169,7 @@ def test_a_card_has_the_approval_of_the_configuration() -> None:
     lines = "\n".join(card_lines(card))
     assert "\nApproval\n  approved by: Ada Example, privacy officer\n  date: 2026-11-02\n" in lines
     nobody = "\n".join(card_lines(card_of(auc.PairFTRL().privacy, deployment={})))
-    assert "\nApproval\n  not declared: set card.approved_by, approved_on, reason and review_by" in nobody
+    assert "\nApproval\n  not declared: set card.approved_by and the other keys of an approval" in nobody
 
 
 @pytest.mark.parametrize(
@@ -174,14 +177,16 @@ def test_a_card_has_the_approval_of_the_configuration() -> None:
     [
         (
             'approved_by = "Ada"',
-            "card: an approval is not complete without approved_on and reason and review_by",
+            "card: an approval is not complete without approved_on and approved_epsilon and",
         ),
         ("review_by = 2027-01-31", "card: an approval is not complete without approved_by and"),
         ('approved_on = "2026-11-02"', "card.approved_on: that is no day; write it without quotes"),
         ("approved_on = 2026-11-02T08:00:00Z", "card.approved_on: that is no day; write it without quotes"),
+        ("approved_epsilon = 0", "card.approved_epsilon: input should be greater than 0"),
         ('reason = ""', "card.reason: string should have at least 1 character"),
         (
-            'approved_by = "Ada"\nreason = "few"\napproved_on = 2026-11-02\nreview_by = 2026-11-02',
+            'approved_by = "Ada"\nreason = "few"\napproved_on = 2026-11-02\nreview_by = 2026-11-02\n'
+            "approved_epsilon = 1.0\napproved_delta = 1e-6",
             "card: review_by, 2026-11-02, must be a day after approved_on, 2026-11-02",
         ),
     ],
@@ -193,7 +198,7 @@ def test_what_is_no_approval(config: Path, more: str, problem: str) -> None:
 
 
 def test_check_warns_of_a_private_lane_without_an_approval(config: Path) -> None:
-    """And when the review is due: the day of review itself is in time."""
+    """And of a weaker promise than was approved, and when the review is due: the day itself is in time."""
 
     def says(*settings: str) -> tuple[str, bool]:
         options = [f"--set=card.{setting}" for setting in settings]
@@ -203,19 +208,27 @@ def test_check_warns_of_a_private_lane_without_an_approval(config: Path) -> None
         return finding["text"], finding.get("warning", False)
 
     today = datetime.now(UTC).date()
-    who = "approved_by=Ada Example", "reason=a record is a click"
+    what = "approved_epsilon=24.0", "approved_delta=1e-4"
+    who = "approved_by=Ada Example", "reason=a record is a click", *what
     text, warns = says()
     assert warns
     assert text.startswith("nobody has approved epsilon and delta")
     before, due = today - timedelta(days=400), today - timedelta(days=1)
     text, warns = says(*who, f"approved_on={before}", f"review_by={due}")
     assert warns
-    assert text.startswith(f"approved by Ada Example on {before}, and the review was due by {due}")
+    approved = f"epsilon 24 at delta 0.0001, approved on {before} by Ada Example"
+    assert text.startswith(f"{approved}, and the review was due by {due}")
     text, warns = says(*who, f"approved_on={before}", f"review_by={today + timedelta(days=1)}")
     assert (text, warns) == (
-        f"approved by Ada Example on {before}, to be reviewed by {today + timedelta(days=1)}",
+        f"{approved}, to be reviewed by {today + timedelta(days=1)}",
         False,
     )
+    days = f"approved_on={before}", f"review_by={today + timedelta(days=1)}"
+    for weaker in ("approved_epsilon=23.99", "approved_delta=0.99e-4"):
+        text, warns = says(*who, *days, weaker)
+        assert warns
+        assert "the configuration promises less: epsilon 24 at delta 0.0001" in text
+    assert not says(*who, *days, "approved_epsilon=25.0", "approved_delta=1e-3")[1]
     later = today + timedelta(days=3)
     text, warns = says(*who, f"approved_on={later}", f"review_by={later + timedelta(days=1)}")
     assert warns

@@ -252,6 +252,7 @@ def test_check_and_plan_warn_of_a_promise_that_protects_nobody(config: Path) -> 
     """What is doubtful is no failure: it is said, and the run may start."""
     options = 'options = { epsilon = 21.0, delta = 0.01, horizon = 2000 }\n[store]\ndirectory = "state"\n'
     options += '[card]\napproved_by = "Ada"\nreason = "a test"\n'
+    options += "approved_epsilon = 21.0\napproved_delta = 0.01\n"
     options += "approved_on = 2026-01-31\nreview_by = 9999-12-31\n"
     config.write_text(PRIVATE + options)
     report = json.loads(call("check", config, "--json").stdout)

@@ -494,6 +494,8 @@ CURATOR = CardConfig(
     intended_use="rank payments for a review",
     approved_by="A. Officer",
     approved_on=date(2026, 1, 2),
+    approved_epsilon=2.0,
+    approved_delta=1e-4,
     reason="the smallest that ranks well",
     review_by=date(9999, 1, 1),
 )

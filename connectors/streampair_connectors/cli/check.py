@@ -21,7 +21,7 @@ from streampair.privacy import PrivacyReport
 from streampair.privacy.accounting import doubts, promised_epsilon
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder, schema_registry
-from streampair_connectors.config import Config, KafkaConfig, duration_text
+from streampair_connectors.config import APPROVAL, CardConfig, Config, KafkaConfig, duration_text
 from streampair_connectors.config.toml_lines import toml_key
 from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.admin import (
@@ -484,12 +484,19 @@ def _check_approval(config: Config, privacy: PrivacyReport | None, report: Repor
         report.doubtful(
             "card",
             "nobody has approved epsilon and delta: docs/decide.md says how to choose them; then set "
-            "card.approved_by, approved_on, reason and review_by",
+            f"card.{', '.join(APPROVAL[:-1])} and {APPROVAL[-1]}",
         )
         return
     today = datetime.now(UTC).date()
-    approved = f"approved by {card.approved_by} on {card.approved_on}"
-    if card.approved_on > today:
+    approved = f"{card.approved}, approved on {card.approved_on} by {card.approved_by}"
+    if not _within(card, privacy):
+        report.doubtful(
+            "card",
+            f"{approved}, and the configuration promises less: epsilon {privacy.epsilon_budget:g} at delta "
+            f"{privacy.delta:g}: lower them in learner.options, or have these approved and set "
+            f"card.{', '.join(APPROVAL[1:-1])} and {APPROVAL[-1]} anew",
+        )
+    elif card.approved_on > today:
         report.doubtful("card", f"{approved}, which is to come: correct card.approved_on")
     elif card.review_by < today:
         report.doubtful(
@@ -499,6 +506,16 @@ def _check_approval(config: Config, privacy: PrivacyReport | None, report: Repor
         )
     else:
         report.good("card", f"{approved}, to be reviewed by {card.review_by}")
+
+
+def _within(card: CardConfig, privacy: PrivacyReport) -> bool:
+    """Whether the promise is no weaker than what has been approved."""
+    assert card.approved_epsilon is not None
+    assert card.approved_delta is not None
+    # What a report says of a budget is computed from its mu, to some digits.
+    return privacy.epsilon_budget <= card.approved_epsilon * (1.0 + 1e-6) and (
+        privacy.delta <= card.approved_delta
+    )
 
 
 def _check_codecs(report: Report) -> None:

@@ -9,6 +9,7 @@ from streampair_connectors.config.addresses import Address
 from streampair_connectors.config.durations import Duration, duration_text
 from streampair_connectors.config.loader import Changes, load_config
 from streampair_connectors.config.models import (
+    APPROVAL,
     CardConfig,
     Config,
     InputConfig,
@@ -27,6 +28,7 @@ from streampair_connectors.config.models import (
 )
 
 __all__ = [
+    "APPROVAL",
     "Address",
     "CardConfig",
     "Changes",

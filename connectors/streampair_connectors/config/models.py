@@ -660,28 +660,40 @@ class MetricsConfig(Table):
         return self
 
 
+#: The keys of an approval.
+APPROVAL = ("approved_by", "approved_on", "approved_epsilon", "approved_delta", "reason", "review_by")
+
+
 class CardConfig(Table):
     """Entries of the privacy card that the accountant does not know."""
 
     curator: str | None = None
     intended_use: str | None = None
-    # Who has approved epsilon and delta, when, why, and until when that holds: all of them, or none.
+    # Who has approved which epsilon and delta, when, why, and until when that holds: all of them, or none.
     approved_by: Annotated[str, Field(min_length=1)] | None = None
     approved_on: Day | None = None
+    approved_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    approved_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     reason: Annotated[str, Field(min_length=1)] | None = None
     review_by: Day | None = None
 
     @model_validator(mode="after")
     def _approval(self) -> CardConfig:
-        keys = {name: getattr(self, name) for name in ("approved_by", "approved_on", "reason", "review_by")}
-        missing = [name for name, value in keys.items() if value is None]
-        if 0 < len(missing) < len(keys):
+        missing = [name for name in APPROVAL if getattr(self, name) is None]
+        if 0 < len(missing) < len(APPROVAL):
             raise ValueError(f"an approval is not complete without {' and '.join(missing)}")
         if self.approved_on and self.review_by and self.review_by <= self.approved_on:
             raise ValueError(
                 f"review_by, {self.review_by}, must be a day after approved_on, {self.approved_on}"
             )
         return self
+
+    @property
+    def approved(self) -> str | None:
+        """What has been approved, in words; None: nothing."""
+        if self.approved_epsilon is None:
+            return None
+        return f"epsilon {self.approved_epsilon:g} at delta {self.approved_delta:g}"
 
 
 class WorkerConfig(Table):

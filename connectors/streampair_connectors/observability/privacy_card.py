@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _OPEN = "not declared: set {} in the configuration"
-_NOBODY = "not declared: set card.approved_by, approved_on, reason and review_by in the configuration"
+_NOBODY = "not declared: set card.approved_by and the other keys of an approval in the configuration"
 _SENSITIVE = "the dead-letter topic, logs, snapshots and keys, which are as sensitive as the input"
 _READERS = (
     "those who may see the features of the record that is scored: its score moves with its own features. "
@@ -229,6 +229,7 @@ def _approval(curator: CardConfig) -> dict[str, Any]:
     return {
         "approved by": curator.approved_by,
         "date": approved,
+        "approved": curator.approved,
         "reason for epsilon and delta": curator.reason,
         "next review": review,
     }
