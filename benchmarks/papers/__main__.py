@@ -91,7 +91,7 @@ def reproduce(
 
 
 def _citations() -> None:
-    """Print the entries of the software and of the papers, each with the command that computes it again."""
+    """Print the entries of the software, of the papers with their commands, and of other sources."""
     from . import manifest
 
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
@@ -99,6 +99,7 @@ def _citations() -> None:
     typer.echo(f"% The software. Please cite the paper of the algorithm too.\n{software}")
     for name in manifest.PAPERS:
         typer.echo(f"% {_COMMAND} {name} --data DIR\n{manifest.load(name).bibtex}\n")
+    typer.echo((Path(__file__).parent / "sources.bib").read_text("utf-8"))
     typer.echo("% docs/papers.md names the paper of each learner, and what DIR holds.")
 
 

@@ -76,16 +76,25 @@ def call(*arguments: object, code: int = 0) -> Any:
     return result
 
 
+#: First authors of the sources that README's table of learners names besides the papers.
+SOURCES = {"Zhao 2011", "Kar 2013", "Lei 2021", "Geurts 2006", "Denisov 2022"}
+
+
 def test_without_a_paper_it_prints_what_to_cite() -> None:
     """A paper that is left out, or an entry that lacks a field."""
-    printed = call().stdout
+    printed, named = call().stdout, set[str]()
     entries = re.findall(r"^@(\w+)\{(\w+),\n(.*?)^\}$", printed, re.M | re.S)
-    assert len(entries) == 1 + len(manifest.PAPERS) == len({key for _, key, _ in entries})
+    assert len(entries) == 1 + len(manifest.PAPERS) + len(SOURCES) == len({key for _, key, _ in entries})
     assert printed.count("{") == printed.count("}")
     for kind, _, fields in entries:
         found = dict(re.findall(r"^  (\w+) += \{(.*)\},?$", fields, re.M))
-        venue = {"inproceedings": {"booktitle"}, "misc": {"eprint"}, "software": {"version"}}[kind]
-        assert {"author", "title", "year", *venue} <= found.keys()
+        venues = {"inproceedings": "booktitle", "article": "journal", "misc": "eprint", "software": "version"}
+        assert {"author", "title", "year", venues[kind]} <= found.keys()
+        for source in SOURCES:
+            name, year = source.split()
+            if found["author"].startswith(f"{name}, ") and found["year"] == year:
+                named.add(source)
+    assert named == SOURCES
     for name in manifest.PAPERS:
         title = manifest.load(name).title.partition(": ")[2].rpartition(",")[0].partition(", ")[0]
         assert title in printed, name
