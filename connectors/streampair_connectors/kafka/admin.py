@@ -252,7 +252,8 @@ async def create_topics(
         if cluster["controller_id"] not in brokers:
             raise SourceError(
                 f"{config.bootstrap_servers} reports no controller, the broker that creates topics",
-                fix="wait until there is one, or create them yourself: "
+                fix="wait until there is one; or leave out --create-topics where the broker makes topics on "
+                "first use, as the in-process one does; or create them yourself: "
                 + "; ".join(
                     creation_command(config, name, count, settings.get(name))
                     for name, count in wanted.items()

@@ -294,7 +294,8 @@ const Chart = (() => {
       });
       hide("y", ys.length);
       const count = Math.max(2, Math.floor(this.width / 130));
-      const xs = x === "time" ? timeTicks(a, b, count) : ticks(a, b, count);
+      const whole = (v) => x === "share" || Math.abs(v - Math.round(v)) < 1e-6; // there is no half event
+      const xs = x === "time" ? timeTicks(a, b, count) : ticks(a, b, count).filter(whole);
       xs.forEach((v, i) => {
         const { text } = place("x", i);
         const near = this.width - RIGHT - sx(v) < 30;
