@@ -513,9 +513,9 @@ def _within(card: CardConfig, privacy: PrivacyReport) -> bool:
     assert card.approved_epsilon is not None
     assert card.approved_delta is not None
     # What a report says of a budget is computed from its mu, to some digits.
-    return privacy.epsilon_budget <= card.approved_epsilon * (1.0 + 1e-6) and (
-        privacy.delta <= card.approved_delta
-    )
+    if privacy.epsilon_budget > card.approved_epsilon * (1.0 + 1e-6):
+        return False
+    return privacy.delta <= card.approved_delta
 
 
 def _check_codecs(report: Report) -> None:
