@@ -133,12 +133,13 @@ async def events_by_id() -> AsyncIterator[Read]:
         partitions=1,
         ids=ids,
         decode=unused,
+        wait_of=unused,
         lookup=unused,
         on_lost=lambda *_: late_labels.log.warning("events_lost"),
         broker_time=lambda host_ms: host_ms,
         cluster=CLUSTER,
     )
-    await made.load({0: 0}, {}, Positions(), early_labels.OffsetSet())
+    await made.load({0: 0}, {}, Positions(), early_labels.OffsetSet(), after=10_000)
     yield Read(made._reader, lambda: taken, made.read, lambda: made.dropped)
 
 

@@ -9,7 +9,7 @@ import json
 import random
 import signal
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO, TypeVar
 
@@ -253,6 +253,18 @@ def same(one: Any, other: Any) -> bool:
         # Bytes: a null record is NaN, which is not equal to itself.
         return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
     return type(one) is type(other) and one == other
+
+
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Paths in two trees of plain values and arrays at which they are not equal to the last bit."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from differences(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from differences(a, b, f"{where}[{index}]")
+    elif not same(one, other):
+        yield f"{where}: {one!r:.60} is not {other!r:.60}"
 
 
 async def produce(

@@ -10,6 +10,7 @@ from streampair_connectors.config import load_config
 from streampair_connectors.worker.factory import build_logged_lane
 
 from harness.applications import _learning as learning
+from harness.applications import differences
 from harness.kafka import Cluster
 from harness.late_labels import (
     Event,
@@ -25,7 +26,7 @@ from harness.late_labels import (
     stream,
     with_id,
 )
-from harness.verifier import Evidence, Trial, _differences, _equal, uninterrupted
+from harness.verifier import Evidence, Trial, _equal, uninterrupted
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import Chain
 
@@ -115,8 +116,8 @@ class LabelTrial(Trial):
         _equal("dead letters", sorted(found.dead), sorted(dead))
         log, state = self.stored()
         one, other = learning(state), learning(snapshot)
-        differences = list(_differences(one["steps"], other["steps"]))
-        _equal("places where what was learned differs", differences, [])
+        where = list(differences(one["steps"], other["steps"]))
+        _equal("places where what was learned differs", where, [])
         known, theirs = RecoveredState.of(Chain.peek(log)), RecoveredState.of(Chain.peek(frames))
         assert known is not None
         assert known.tip is not None

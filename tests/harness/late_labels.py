@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import pickle
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +21,12 @@ from streampair_connectors.stores.encryption import Seal
 from streampair_connectors.stores.topic import TopicLog, context_of
 from streampair_connectors.worker.factory import build_lane
 
-from harness.applications import FEATURES, App, Inside, same
+from harness.applications import FEATURES, App, Inside, differences, same
 from streampair.engine import OrderedRecord
+from streampair.engine.records import LABEL_LEARNED
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
-from streampair.engine.wal import Chain
+from streampair.engine.wal import Chain, CommitEntry, Entry, Range, RangesEntry, StartEntry
 
 DAY = 86_400_000
 BEGIN = 1_700_000_000_000  # of the events, long ago: all of them are due
@@ -159,12 +160,14 @@ def joined(
     return found
 
 
-def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[OrderedRecord]:
+def by_arrival(
+    events: Sequence[Event], labels: Sequence[Label], *, after: int = AFTER, lateness: int = LATENESS
+) -> list[OrderedRecord]:
     """The events in the order in which they are learned with `order = "arrival"`.
 
     A label is for the first event of its id for which it is in time; others are learned when they are due.
     """
-    records = due_records(events, labels)
+    records = due_records(events, labels, after=after, lateness=lateness)
     places = {(record.partition, record.position): record for record in records}
     counts: dict[int, int] = {}
     known: dict[str, list[tuple[int, int, int]]] = {}
@@ -179,29 +182,75 @@ def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[Ordered
     learned: set[tuple[int, int]] = set()
     waiting = list(records)
 
-    def due(before: float) -> None:
-        while waiting and waiting[0].timestamp // BUCKET_MS < (before - AFTER - LATENESS) // BUCKET_MS:
+    def due(before: int | None) -> None:
+        while waiting and (
+            before is None or waiting[0].timestamp // BUCKET_MS < (before - after - lateness) // BUCKET_MS
+        ):
             record = waiting.pop(0)
             if (record.partition, record.position) not in learned:
                 out.append(record)
 
     for _, label in ordered:
         due(label.time)
-        mine = sorted(each for each in known.get(label.id, []) if label.time - AFTER <= each[0] <= label.time)
+        mine = sorted(each for each in known.get(label.id, []) if label.time - after <= each[0] <= label.time)
         if mine and mine[0][1:] not in learned:
             learned.add(mine[0][1:])
             record = places[mine[0][1:]]
             out.append(msgspec.structs.replace(record, label=2 if label.value else 1, early=True))
-    due(math.inf)
+    due(None)
     return [msgspec.structs.replace(record, offset=number) for number, record in enumerate(out)]
 
 
 def verify_learned(app: App, records: Sequence[OrderedRecord]) -> None:
-    """What was learned is what a lane learns of these records that is not interrupted."""
+    """What was learned is what a lane learns of these records that is not interrupted.
+
+    If not, both states are kept beside the configuration.
+    """
     config = load_config(app.path)
     lane = build_lane(config, json_decoder(config.input))
     lane.process(records)
-    assert same(app.snapshot()["steps"], unpack(lane.snapshot(clean=True))["steps"])
+    states = {"found": app.snapshot()["steps"], "wanted": unpack(lane.snapshot(clean=True))["steps"]}
+    if same(states["found"], states["wanted"]):
+        return
+    for name, state in states.items():
+        app.path.with_name(f"{name}.state").write_bytes(pickle.dumps(state))
+    found = learned_places(Chain.peek(log_frames(app)), lambda each: range(each.first, each.end))
+    wanted = [(each.partition, each.position, each.label) for each in records]
+    raise AssertionError(
+        "what was learned differs:\n"
+        + "\n".join(differences(states["found"], states["wanted"]))
+        + f"\nfound.state and wanted.state are in {app.path.parent}"
+        + f"\nlearned, as far as the log has it (partition, offset, code of the label): {found}"
+        + f"\nwanted: {wanted}"
+        + f"\nwanted and not in the log: {[each for each in wanted if each not in found]}"
+    )
+
+
+def learned_places(
+    entries: Sequence[Entry], offsets: Callable[[Range], Iterable[int]]
+) -> list[tuple[int, int, int]]:
+    """What was learned by the entries of a log, in its order: partition, offset and code of the label.
+
+    Parameters
+    ----------
+    entries
+        Of the log.
+    offsets
+        Those of the records in a range.
+    """
+    learned: list[tuple[int, int, int]] = []
+    announced: list[tuple[int, int, int]] = []
+    for entry in entries:
+        if isinstance(entry, StartEntry):
+            announced = []  # it is announced again
+        elif isinstance(entry, RangesEntry):
+            for each in entry.ranges:
+                if each.labels:
+                    codes = zip(offsets(each), each.labels, strict=True)
+                    announced += [(each.partition, o, code) for o, code in codes if code != LABEL_LEARNED]
+        elif isinstance(getattr(entry, "tip", entry), CommitEntry):
+            learned, announced = learned + announced, []
+    return learned
 
 
 def due_records(events: Sequence[Event], labels: Sequence[Label], **times: int) -> list[OrderedRecord]:

@@ -36,7 +36,7 @@ from streampair_connectors.worker.factory import build_logged_lane
 
 from harness import support
 from harness.admin import add_partitions, delete_records
-from harness.applications import PAIR_FTRL, App, events, same
+from harness.applications import PAIR_FTRL, App, differences, events
 from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import Watched, wait_for
@@ -479,8 +479,8 @@ class Trial:
         ends = {each.partition: each.next_offset for each in known.source.positions}
         _equal("positions", ends, {p: len(values) for p, values in self.values.items()})
         _equal("ranges that are still to come", known.source.ahead, [])
-        differences = list(_differences(learning(state), learning(snapshot)))
-        _equal("places where the state differs", differences, [])
+        places = list(differences(learning(state), learning(snapshot)))
+        _equal("places where the state differs", places, [])
         charged = self._check_log(log, RecoveredState.of(Chain.peek(frames)), found.offsets[0][1])
         fed = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}
         _equal("offsets with a score", sorted(found.scores), sorted(fed - self.lost))
@@ -614,8 +614,8 @@ class ParallelTrial(Trial):
             for p, values in self.values.items():
                 _equal(f"the offset of {group} in partition {p}", offsets[p][0], len(values))
         log, state = self.stored()
-        differences = list(_differences(learning(state), learning(snapshot)))
-        _equal("places where the state differs", differences, [])
+        places = list(differences(learning(state), learning(snapshot)))
+        _equal("places where the state differs", places, [])
         charged = self._check_log(log, RecoveredState.of(Chain.peek(frames)), found.offsets[0][1])
         _equal("forks charged", charged, extra_forks)
         self._note(f"parallel: {fault}", found, charged)
@@ -707,18 +707,6 @@ def uninterrupted(lane: LoggedLane, records: list[Any]) -> tuple[dict[tuple[int,
     commit = lane.commit(snapshot=True, clean=True)
     assert commit.snapshot is not None
     return outputs, frames + b"".join(commit.frames), commit.snapshot
-
-
-def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
-    """Paths in two trees of plain values and arrays at which they are not equal to the last bit."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
-            yield from _differences(one[key], other[key], f"{where}.{key}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, (a, b) in enumerate(zip(one, other, strict=True)):
-            yield from _differences(a, b, f"{where}[{index}]")
-    elif not same(one, other):
-        yield f"{where}: {one!r:.60} is not {other!r:.60}"
 
 
 def _equal(what: str, found: Any, expected: Any) -> None:

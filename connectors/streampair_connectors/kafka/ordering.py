@@ -235,6 +235,19 @@ class TopicOrder:
         return self._heap[0][0] * BUCKET_MS if self._heap else None
 
     @property
+    def next_place(self) -> tuple[int, int, int | None]:
+        """Time of the next record at least, to its bucket, its partition and its offset.
+
+        The offset is None while the partition has shown no record that waits: its next one may come then.
+        """
+        queues = {p: each for p, each in self._queues.items() if p not in self._aside} or self._queues
+        bucket, partition = min(
+            (each.chunks[0].bucket if each.chunks else each.frontier, p) for p, each in queues.items()
+        )
+        chunks = self._queues[partition].chunks
+        return bucket * BUCKET_MS, partition, chunks[0].records[0].offset if chunks else None
+
+    @property
     def holding(self) -> tuple[int, ...]:
         """Partitions whose next records the others wait for, while any others have records."""
         if not self._heap:

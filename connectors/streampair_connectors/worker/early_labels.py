@@ -20,7 +20,7 @@ import numpy as np
 from streampair.engine import OrderedRecord
 from streampair.engine.labels import LabelTable, digest_ids, place_of_label
 from streampair.engine.source import Positions
-from streampair.engine.wal import Position
+from streampair.engine.wal import Position, Wait
 from streampair.errors import RecordError
 from streampair_connectors.codecs.labels import DecodedLabel
 from streampair_connectors.config import Config
@@ -142,6 +142,8 @@ class EarlyLabels:
         Of the input.
     ids, decode
         From events to their ids, and from a message of the labels topic to its label.
+    wait_of
+        From the partition and the offset of an event to how long it waits.
     lookup
         Reads events again.
     on_lost
@@ -159,6 +161,7 @@ class EarlyLabels:
         partitions: int,
         ids: Callable[[Sequence[RecordLike]], list[bytes | None]],
         decode: Callable[[RecordLike], DecodedLabel],
+        wait_of: Callable[[int, int], Wait],
         lookup: RecordReader,
         on_lost: OnLost,
         broker_time: Callable[[int], int],
@@ -170,6 +173,7 @@ class EarlyLabels:
         self._partitions = partitions
         self._ids = ids
         self._decode = decode
+        self._wait_of = wait_of
         self._lookup = lookup
         self._broker_time = broker_time
         self._report_lost = on_lost
@@ -194,7 +198,13 @@ class EarlyLabels:
         await self._reader.stop()
 
     async def load(
-        self, offsets: Mapping[int, int], due: Mapping[int, int], source: Positions, learned: OffsetSet
+        self,
+        offsets: Mapping[int, int],
+        due: Mapping[int, int],
+        source: Positions,
+        learned: OffsetSet,
+        *,
+        after: int,
     ) -> None:
         """Read the ids of events again, and the labels that the last commit does not have.
 
@@ -208,15 +218,16 @@ class EarlyLabels:
             Of the lane: where it goes on in the labels topic.
         learned
             Events that were learned early, the announced ones too.
+        after
+            How long after its event a label may come: for the event that waits longest, in milliseconds.
         """
-        labels = self._labels
         self._due = dict(due)
         self._items.clear()
         self._taken.clear()
         self.learned = learned
         # The index is a table of labels with the parts changed: a label looks for the event that it is for.
         # Events that come after it wait until they are due: at its time it is not known that they come.
-        self._index = LabelTable(after=0, lateness=int(labels.after), max_labels=labels.max_labels)
+        self._index = LabelTable(after=0, lateness=after, max_labels=self._labels.max_labels)
         self._matched, self._order = dict(source.matched), None
         self._read_to.begin(self._reader.begin(offsets))
 
@@ -296,11 +307,13 @@ class EarlyLabels:
         delays = (times - event_times).tolist()
         for item, known, code, delay in zip(named, found.tolist(), places.tolist(), delays, strict=True):
             place = place_of_label(code)
+            known = known and delay <= self._wait_of(*place).after
             if known and place[1] >= self._due.get(place[0], 0) and place not in self.learned:
                 item.place, item.delay = place, delay
                 self.learned.add(*place)
-        await self._read_events([item for item in items if item.place is not None])
+        # First: a commit or another `load` may come while the events are read, and must know of them.
         self._items += items
+        await self._read_events([item for item in items if item.place is not None])
 
     async def _read_events(self, items: Sequence[_Item]) -> None:
         """Read events again, those that are near to each other together."""
@@ -403,4 +416,4 @@ class EarlyLabels:
     def expire(self, due: int) -> None:
         """Let events go whose labels have had their time."""
         if self._index is not None:
-            self._index.expire(due + self._labels.after)
+            self._index.expire(due + self._index.lateness)

@@ -419,6 +419,7 @@ class LateLabelSource(TopicSource):
                 partitions=partitions,
                 ids=self._ids,
                 decode=self._label_reader.decode,
+                wait_of=self._wait_of,
                 lookup=lookup,
                 on_lost=self._report_lost,
                 broker_time=self._broker_time,
@@ -566,7 +567,7 @@ class LateLabelSource(TopicSource):
         if self._early is not None:
             committed = order_starts(lane.spans, source.due, ())
             first = {number: offset for number, (offset, _) in committed.items()}
-            await self._early.load(first, offsets, source, self._learned_early())
+            await self._early.load(first, offsets, source, self._learned_early(), after=table.after)
         await self._label_reader.load(table, source.expired - table.lateness, source.labels)
         if self._marks or known.times:
             while self._label_reader.settled() is None:  # noqa: ASYNC110  # polled by the loop of the worker
@@ -657,12 +658,10 @@ class LateLabelSource(TopicSource):
         taken = before = 0
         while taken < most:
             taken += self._take_due(order, arrivals, most - taken, early.next_ms(read))
-            oldest = order.oldest_ms
             found = early.take(
                 arrivals.ordinal,
                 most - taken,
-                # The next event is due then, unless it waits otherwise, as long as `after` was another.
-                before_ms=math.inf if oldest is None else oldest + BUCKET_MS + self._labels.wait,
+                before_ms=self._next_due(order),
                 scored=None if self._learns_only else self._scored,
             )
             arrivals.ordinal += len(found)
@@ -674,6 +673,12 @@ class LateLabelSource(TopicSource):
                 break
             before = taken
         return taken
+
+    def _next_due(self, order: TopicOrder) -> int:
+        """The time at which the next event is due; a lower bound of it where that one was not read yet."""
+        time, partition, offset = order.next_place
+        waits = self._waits if offset is None else [self._wait_of(partition, offset)]
+        return time + BUCKET_MS + min(wait.after + wait.lateness for wait in waits)
 
     def _wait_of(self, partition: int, offset: int) -> Wait:
         return next(wait for wait in self._waits if not wait.until or offset < wait.until.get(partition, 0))

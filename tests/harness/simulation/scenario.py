@@ -26,6 +26,7 @@ from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_logged_lane, taken_cells
 from streampair_connectors.worker.worker import Worker
 
+from harness.late_labels import Event, Label, by_arrival, learned_places
 from harness.simulation.broker import Broker, Network, PartitionLog, Transaction
 from harness.simulation.clients import Connection, cluster_of
 from harness.simulation.loop import HangError, Process, SimulatedLoop
@@ -41,10 +42,11 @@ from streampair.engine.wal import (
 )
 from streampair.errors import StreampairError
 
-__all__ = ["FaultError", "Plan", "Run", "simulate"]
+__all__ = ["FaultError", "Plan", "Run", "run_plan", "simulate"]
 
 INPUT, SCORES, DEAD, LOG = "events", "scores", "dead-letters", "log"
 LABELS, LATE = "labels", "simulated-late-labels"
+AFTER, LATENESS = 500, 200  # milliseconds
 _HEALED = 4.0  # seconds, from which on nothing fails any more
 _PATIENCE = 90.0  # seconds from then until all is scored
 _LEARNERS = {
@@ -71,6 +73,7 @@ class Plan:
     append_time: bool = True
     compacted: bool = False
     late: bool = False  # labels come later, on a topic of their own
+    arrival: bool = False  # and events are learned when their labels come
     session: float = 2.0
     disorder: float = 0.0
     loss: float = 0.0
@@ -98,6 +101,8 @@ class Plan:
         # Of a private lane each crash is charged then, and there is no budget for it. An event whose label
         # comes later is read twice.
         plan.compacted &= plan.learner != "PairFTRL" and not plan.late
+        # Where producers set the timestamps, an event may come after the label that is for it.
+        plan.arrival = plan.late and plan.append_time and plan.learner != "PairFTRL" and seed % 4 != 0
         plan._draw_schedule(coin)
         return plan
 
@@ -146,12 +151,13 @@ class Plan:
 
 
 @functools.cache
-def config_of(learner: str, session: float, late: bool) -> Config:
+def config_of(learner: str, session: float, late: bool, arrival: bool) -> Config:
     label: dict[str, Any] = {"input": {"topic": INPUT, "features": ["a", "b"], "id": "id"}}
     if late:
         label["label_input"] = {
             **{"topic": LABELS, "id": "key", "label": "y"},
-            **{"absent": False, "after": "500ms", "lateness": "200ms"},
+            **{"absent": False, "after": f"{AFTER}ms", "lateness": f"{LATENESS}ms"},
+            "order": "arrival" if arrival else "wait",
         }
     else:
         label["input"]["label"] = "y"
@@ -188,7 +194,7 @@ class Run:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.trace: list[str] = []
-        self.config = config_of(plan.learner, plan.session, plan.late)
+        self.config = config_of(plan.learner, plan.session, plan.late, plan.arrival)
         self.loop = SimulatedLoop(random.Random(f"loop {plan.seed}"), plan.disorder)
         self.broker = Broker(self.loop, self.note)
         self.network = Network(self.loop, random.Random(f"network {plan.seed}"), self.note)
@@ -394,8 +400,9 @@ class Run:
         if not self.plan.late:
             return 0
         tips = [getattr(entry, "tip", entry) for entry in Chain.peek(b"".join(self._frames()))]
-        seen = [tip.seen for tip in tips if isinstance(tip, CommitEntry)]
-        return len(self._visible()) + len(self._scores()) - (seen[-1] if seen else 0)
+        due = [tip.source.due for tip in tips if isinstance(tip, CommitEntry) and tip.source is not None]
+        visible = self._visible()
+        return len(visible) - (len(_below(due[-1], list(visible))) if due else 0)
 
     async def _stop_all(self) -> None:
         await asyncio.sleep(0.5)
@@ -445,6 +452,8 @@ class Run:
             raise FaultError(f"never scored: {missing[:10]}")
         order = [place for place, _ in scores]  # their topic has one partition
         self._check_log(order)
+        if self.plan.arrival:
+            self._check_learned()
         if not self.plan.late:  # there the scores depend on what was learned between them
             self._check_scores(order, dict(scores))
         if self.loop.errors:
@@ -468,7 +477,9 @@ class Run:
                 assert tip.source is not None
                 taken = announced = _check_positions(tip.source.positions, order)
                 learned = len(_below(tip.source.due, order)) if self.plan.late else taken
-                if tip.seen != taken + (learned if self.plan.late else 0):
+                # An event that was learned when its label came is taken once more, when it is due.
+                early = tip.seen - taken - learned if self.plan.arrival else 0
+                if tip.seen != taken + (learned if self.plan.late else 0) + early or early < 0:
                     raise FaultError(f"a commit has seen {tip.seen} events: {taken} new, {learned} learned")
         if taken != len(order) or learned != len(order):
             raise FaultError(
@@ -494,6 +505,44 @@ class Run:
                     raise FaultError(f"{each} has event {index} of the scores where {taken} should be")
                 taken += not each.labels
         return taken
+
+    def _check_learned(self) -> None:
+        """Events were learned in the order of both topics, each with its label."""
+        events = [
+            Event(number, each.timestamp, (each.key or b"").decode(), each.value or b"")
+            for number, log in enumerate(self.broker.topics[INPUT])
+            for each in log.everything
+            if each.visible
+        ]
+        labels = [
+            Label(number, each.timestamp, (each.key or b"").decode(), json.loads(each.value or b"")["y"])
+            for number, log in enumerate(self.broker.topics[LABELS])
+            for each in log.everything
+        ]
+        records = by_arrival(events, labels, after=AFTER, lateness=LATENESS)
+        offsets = [[each.offset for each in log.everything if each.visible] for log in self._input]
+        wanted = [(each.partition, offsets[each.partition][each.position], each.label) for each in records]
+        found = self._learned()
+        if found != wanted:
+            first = next(
+                (n for n, (one, other) in enumerate(zip(found, wanted, strict=False)) if one != other),
+                min(len(found), len(wanted)),
+            )
+            raise FaultError(
+                f"learned in another order, or with other labels, from number {first} on (partition, offset, "
+                f"label): {found[first : first + 8]} instead of {wanted[first : first + 8]}"
+            )
+
+    def _learned(self) -> list[tuple[int, int, int]]:
+        def offsets(each: Range) -> list[int]:
+            inside = self._input[each.partition].everything[each.first : each.end]
+            return [record.offset for record in inside if record.visible]
+
+        return learned_places(Chain.peek(b"".join(self._frames())), offsets)
+
+    @property
+    def _input(self) -> list[PartitionLog]:
+        return self.broker.topics[INPUT]
 
     def _frames(self) -> list[bytes]:
         """The frames of the log from its beginning, those that were deleted too."""
@@ -566,7 +615,15 @@ def simulate(seed: int, on_run: Callable[[Run], None] = lambda run: None) -> Run
     FaultError
         Something does not hold. The message has the schedule, and the command that repeats it.
     """
-    run = Run(Plan.draw(seed))
+    try:
+        return run_plan(Plan.draw(seed), on_run)
+    except FaultError as error:
+        raise FaultError(f"{error}\nto repeat it: {repeat_command(seed)}") from error.__cause__
+
+
+def run_plan(plan: Plan, on_run: Callable[[Run], None] = lambda run: None) -> Run:
+    """Run a plan, as `simulate` does."""
+    run = Run(plan)
     on_run(run)
     # Kernels are those of the tests: they are compiled once, and not by each worker.
     warm = mock.patch.object(worker_module, "warm_up")
@@ -574,9 +631,7 @@ def simulate(seed: int, on_run: Callable[[Run], None] = lambda run: None) -> Run
         try:
             run.run()
         except FaultError as error:
-            raise FaultError(
-                f"{error}\n{run.plan}\nto repeat it: {repeat_command(seed)}"
-            ) from error.__cause__
+            raise FaultError(f"{error}\n{plan}") from error.__cause__
     return run
 
 
