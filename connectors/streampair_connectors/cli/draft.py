@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from streampair.errors import ConfigError, RecordError, SourceError, TombstoneError
+from streampair.errors import ConfigError, SourceError
 from streampair_connectors.cli.findings import (
     NO_ID,
     Findings,
@@ -23,10 +23,11 @@ from streampair_connectors.cli.findings import (
 )
 from streampair_connectors.cli.samples import Sample, file_sample, topic_sample
 from streampair_connectors.codecs.fixes import is_number
+from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.config.overrides import Override, apply_overrides, from_environment
 from streampair_connectors.config.toml_lines import toml_key, toml_value
-from streampair_connectors.worker.factory import build_lane, is_private
+from streampair_connectors.worker.factory import build_lane, is_private, taken_cells
 
 __all__ = ["Draft"]
 
@@ -35,7 +36,7 @@ _WIDTH = 110
 
 
 class Draft:
-    """A configuration that is drafted from a sample.
+    """A configuration that is drafted from a sample: its `tables`, and `notes` by its keys.
 
     Parameters
     ----------
@@ -45,16 +46,6 @@ class Draft:
         Keys that the command line sets.
     epsilon
         Of differential privacy; None: the learner is that of the overrides, or not private.
-
-    Attributes
-    ----------
-    tables
-        The configuration, after `draft`.
-    notes
-        What to look at, by the keys of the configuration.
-    used, labelled, problem, fix
-        How many events of the sample the configuration can use; those that have a label; why the first of the
-        others cannot be used, and what to do.
     """
 
     def __init__(self, path: Path, overrides: Sequence[Override], epsilon: float | None) -> None:
@@ -72,8 +63,6 @@ class Draft:
         self._input: Mapping[str, Any] = self._declared.get("input", {})
         self.tables: dict[str, Any] = {}
         self.notes: dict[str, list[str]] = {}
-        self.used = self.labelled = 0
-        self.problem = self.fix = ""
 
     def _learner(self) -> dict[str, Any]:
         if "steps" in self._declared.get("learner", {}):
@@ -116,17 +105,16 @@ class Draft:
         ------
         ConfigError
             As of `find`; the label cannot be found; a key that was set does not fit the others.
-        SourceError
-            None of the events can be used.
         """
         fields = fields_of(sample.rows, cells=sample.is_csv)
-        label = self._input.get("label") or _label(fields, sample.header or (), ask=ask)
+        label = self._input.get("label") or _label(fields, ask=ask)
         found = find(fields, label=label, private=self._private, declared=self._input)
         tables: dict[str, Any] = {"app": self._app}
+        topic = {}
         if not sample.is_file:
             tables["kafka"] = {"bootstrap_servers": self._kafka.bootstrap_servers}
-            tables["input"] = {"topic": self._input["topic"]}
-        tables["input"] = {**tables.get("input", {}), **sample.input, **found.input}
+            topic = {"topic": self._input["topic"]}
+        tables["input"] = {**topic, **sample.input, **found.input}
         tables["learner"] = self._learner()
         if self._epsilon is not None:
             # At most one over the number of events.
@@ -134,52 +122,29 @@ class Draft:
             tables["learner"]["options"] = {"epsilon": self._epsilon, "delta": delta}
         tables["store"] = {"directory": "state"}
         unused = {"--registry"} if sample.input.get("format") != "avro" else set()
-        if self._input.get("id") == NO_ID:
-            unused.add("--id")
+        unused |= {"--id"} if self._input.get("id") == NO_ID else set()
         overrides = [each for each in self._overrides if each.place not in unused]
         self.tables = apply_overrides(tables, overrides)
         chosen = tuple(f"{each.name}." for each in overrides if each.place == "--set")
         notes = self._notes(found, fields[label]).items()
         self.notes = {key: each for key, each in notes if each and not f"{key}.".startswith(chosen)}
-        self._check(sample)
+        tables = apply_overrides(self.tables, self._environment)
+        config = parse_config(tables, base=self._base, source="the configuration")
+        build_lane(config, event_decoder(config, **taken_cells(config)))  # as `run` does
 
     def _notes(self, found: Findings, label: FoundField) -> dict[str, list[str]]:
-        notes: dict[str, list[str]] = {"input.label": [] if self._private else [_counted(label)]}
-        if len(label.labels) == 1:
-            notes["input.label"].append("confirm: the sample has one of the two labels only")
-        notes["input.positive"] = [found.confirm] if found.confirm else []
+        counts = [] if self._private else [_counted(label)]
+        one = ["confirm: the sample has one of the two labels only"] if len(label.labels) == 1 else []
         reasons: dict[str, list[str]] = {}
         for name, reason in found.left_out.items():
             reasons.setdefault(reason, []).append(name)
         left_out = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
-        notes["input.features"] = [f"left out: {left_out}"] if left_out else []
+        features = [f"left out: {left_out}"] if left_out else []
         if self._private:
             text = "confirm: public? The records gave these fields, bounds and values, and the labels;"
-            notes["input.features"].append(f"{text} not in epsilon")
-        else:
-            notes["learner.class"] = [
-                "auc.Forest ranks most tables better, and takes about three times as long"
-            ]
-        return notes
-
-    def _check(self, sample: Sample) -> None:
-        """Make a lane as `run` does, and decode the sample."""
-        tables = apply_overrides(self.tables, self._environment)
-        config = parse_config(tables, base=self._base, source="the configuration")
-        decode = sample.decoder(config)
-        build_lane(config, decode)
-        for record in sample.records:
-            try:
-                self.labelled += decode(record).y is not None
-                self.used += 1
-            except (TombstoneError, RecordError) as error:
-                self.problem, self.fix = self.problem or error.problem, self.fix or error.fix
-        if not self.used:
-            raise SourceError(
-                f"the configuration can use no event of the sample: {self.problem}",
-                fix="name label, id and features with --label, --id and --set input.features",
-                retriable=False,
-            )
+            features.append(f"{text} not in epsilon")
+        positive = [found.confirm] if found.confirm else []
+        return {"input.label": [*counts, *one], "input.positive": positive, "input.features": features}
 
     def text(self, sample: Sample) -> str:
         """The configuration as TOML, with comments."""
@@ -188,8 +153,7 @@ class Draft:
             lines.append(_comment("For a topic: add kafka.bootstrap_servers and input.topic"))
         try:
             for name, table in self.tables.items():
-                values = table.items() if isinstance(table, dict) else [(None, table)]
-                for key, value in values:
+                for key, value in table.items() if isinstance(table, dict) else [(None, table)]:
                     place = toml_key(name) if key is None else f"{toml_key(name)}.{toml_key(key)}"
                     lines += map(_comment, self.notes.get(place, ()))
                     lines.append(f"{place} = {toml_value(value)}")
@@ -208,26 +172,22 @@ def _comment(text: str) -> str:
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
 
 
-def _label(fields: Mapping[str, FoundField], header: Sequence[str], *, ask: bool) -> str:
-    """The field that has the name of a label: a sample does not say what two values mean.
-
-    `header`: the columns of a CSV file.
-    """
+def _label(fields: Mapping[str, FoundField], *, ask: bool) -> str:
+    """The field that has the name of a label: a sample does not say what two values mean."""
     candidates = label_candidates(fields)
     counts = [f"{name} ({_counted(fields[name])})" for name in candidates[:_LISTED]]
     if ask:
-        for line in counts:
-            typer.echo(f"  {line}")
+        typer.echo("\n".join(f"  {line}" for line in counts))
         name: str = typer.prompt("Field of the label", default=candidates[0] if candidates else None)
         return name
     if candidates and fields[candidates[0]].is_named_label:
         return candidates[0]
-    problem = f"no field of the sample looks like a label; the fields are {listed(list(fields))}"
+    problem = f"no field of the sample looks like a label; the fields are {listed(fields)}"
     if candidates:
         problem = f"the sample cannot decide which field is the label: {'; '.join(counts)}"
     fix = "name it with --label FIELD; for labels on a topic of their own write CONFIG yourself "
     fix += "(docs/late-labels.md)"
-    if any(map(is_number, header)):
+    if any(map(is_number, fields)):
         fix = f"does the file have a header? If not, write the names of its columns above line 1. Else {fix}"
     raise ConfigError(problem, fix=fix)
 

@@ -30,7 +30,7 @@ _SAME_KIND, _PRESENT = 0.9, 0.95
 _FEW, _DIFFERENT = 20, 0.5
 #: Probability below which chance does not explain that all events with a field have the same label.
 _CHANCE = 0.01
-_DEPTH, _FIELDS = 6, 2000
+_DEPTH = 6
 _FROM_2000, _TO_2040 = 946_684_800, 2_208_988_800
 _TIME = {"time", "timestamp", "ts", "date", "datetime", "created", "updated", "occurred", "when", "at"}
 _ID = {"id", "uuid", "guid"}
@@ -40,10 +40,6 @@ _LABEL = {
     *("bought", "purchased", "default", "defaulted", "spam", "phishing", "malicious", "attack", "anomaly"),
     *("alarm", "failed", "failure", "fault", "cancelled", "canceled", "returned", "fake", "abuse"),
 }
-_SPELLINGS = {
-    r"[+-]?[\d.]*\d,\d+": "numbers with a decimal comma: write them with a point",
-    r"\d{1,2}([./])\d{1,2}\1\d{4}.*": "dates: write them as ISO 8601, such as 2024-01-31",
-}
 _PARTS = {"hour": [0, 23], "weekday": [0, 6]}
 
 
@@ -52,25 +48,21 @@ class FoundField:
     """A field of a sample: its name, and its values by the numbers of the events that have it.
 
     `kind` is "boolean", "number", "number as text", "text", "iso-8601", "epoch-s", "epoch-ms", "epoch-us",
-    "nanoseconds", "list", "object" or "mixed".
+    "nanoseconds" or "nested or mixed"; the values of the last have neither `counts` nor `labels`.
     """
 
     name: str
     items: dict[int, Any] = field(default_factory=dict)
     kind: str = ""
 
-    @property
-    def values(self) -> list[Any]:
-        return list(self.items.values())
-
     @cached_property
     def counts(self) -> Counter[Any]:
-        return Counter(value for value in self.values if not isinstance(value, list | dict))
+        return Counter(value for value in self.items.values() if not isinstance(value, list | dict))
 
     @cached_property
     def labels(self) -> Counter[Any]:
         """How often each label comes, by what it means."""
-        return Counter(label_of(value) for value in self.values if not isinstance(value, list | dict))
+        return Counter(map(label_of, self.counts.elements()))
 
     @property
     def is_time(self) -> bool:
@@ -78,7 +70,7 @@ class FoundField:
 
     @property
     def numbers(self) -> list[float]:
-        return [found for value in self.values if (found := real(value)) is not None]
+        return [found for value in self.items.values() if (found := real(value)) is not None]
 
     @cached_property
     def words(self) -> list[str]:
@@ -95,28 +87,20 @@ class FoundField:
         return bool(_LABEL & set(self.words))
 
     @property
-    def has_many_strings(self) -> bool:
-        return len(self.counts) > max(_FEW, _DIFFERENT * len(self.values))
+    def is_named_time(self) -> bool:
+        return bool(_TIME & set(self.words))
 
 
 def fields_of(rows: Sequence[dict[str, Any]], *, cells: bool) -> dict[str, FoundField]:
     """Return the fields of some events by their names, with dots in nested objects.
 
     `cells`: the events are rows of CSV, whose values are strings and whose names are those of columns.
-
-    Examples
-    --------
-    >>> found = fields_of([{"a": {"b": "1.5"}, "c": True}, {"a": {"b": "2"}}], cells=False)
-    >>> [(each.name, each.kind) for each in found.values()]
-    [('a.b', 'number as text'), ('c', 'boolean')]
     """
     found: dict[str, FoundField] = {}
     for number, row in enumerate(rows):
         for name, value in row.items() if cells else _leaves(row):
-            absent = value is None or value == "" or value != value
-            if absent or not name or (name not in found and len(found) >= _FIELDS):
-                continue
-            found.setdefault(name, FoundField(name)).items[number] = value
+            if name and value is not None and value != "" and value == value:
+                found.setdefault(name, FoundField(name)).items[number] = value
     for each in found.values():
         each.kind = _kind(each, cells=cells)
     return found
@@ -134,29 +118,24 @@ def _leaves(row: Mapping[str, Any], path: str = "", depth: int = 1) -> Iterator[
 
 
 def _kind(each: FoundField, *, cells: bool) -> str:
-    types, enough = Counter(map(type, each.values)), _SAME_KIND * len(each.values)
-    if types[list]:
-        return "list"
-    if types[dict] or types[bytes]:
-        return "object"
-    numbers = [float(value) for value in each.values if is_number(value) or _is_finite(value)]
+    values, enough = list(each.items.values()), _SAME_KIND * len(each.items)
+    types = Counter(map(type, values))
+    numbers = [float(v) for v in values if is_number(v) or (type(v) in (int, float) and real(v) is not None)]
+    strings = [value for value in values if isinstance(value, str)]
+    if types[list] or types[dict] or types[bytes]:
+        return "nested or mixed"
     if len(numbers) >= enough and (unit := _unit(each, numbers)) is not None:
         return unit
     if types[bool] >= enough:
         return "boolean"
-    if not types[str]:
-        return "number" if len(numbers) + types[bool] >= enough else "mixed"
-    strings = [value for value in each.values if isinstance(value, str)]
+    if not strings:
+        return "number" if len(numbers) + types[bool] >= enough else "nested or mixed"
     if sum(map(_is_iso, strings)) >= enough:
         return "iso-8601"
     # A number has no leading zeros: a postal code has.
     if len(numbers) >= enough and (cells or not any(re.match(r"0\d", string) for string in strings)):
         return "number" if cells else "number as text"
     return "text"
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and real(value) is not None
 
 
 def _is_iso(string: str) -> bool:
@@ -177,7 +156,7 @@ def _unit(each: FoundField, numbers: Sequence[float]) -> str | None:
         return None
     first, last = _FROM_2000 * UNITS[unit], _TO_2040 * UNITS[unit]
     recent = unit != "seconds" and all(first <= number < last for number in numbers)
-    if not recent and not _TIME & set(each.words):
+    if not recent and not each.is_named_time:
         return None
     return next((kind for kind, name in EPOCH_UNITS.items() if name == unit), unit)
 
@@ -185,19 +164,14 @@ def _unit(each: FoundField, numbers: Sequence[float]) -> str | None:
 def label_candidates(fields: Mapping[str, FoundField]) -> list[str]:
     """Return the fields with two values, the most likely label first: one that has the name of a label.
 
-    Examples
-    --------
-    >>> rows = [{"vip": True, "is_fraud": "N", "age": 40}, {"vip": False, "is_fraud": "Y", "age": 50}]
-    >>> label_candidates(fields_of(rows * 5, cells=False))
-    ['is_fraud', 'vip', 'age']
+    One that is always false still has two values.
     """
-
-    def may_be(each: FoundField) -> bool:
-        # One that is always false still has two values.
-        constant = len(each.labels) == 1 and (each.is_named_label or each.kind == "boolean")
-        return each.kind not in ("list", "object") and (len(each.labels) == 2 or constant)
-
-    found = filter(may_be, fields.values())
+    found = [
+        each
+        for each in fields.values()
+        if len(each.labels) == 2
+        or (len(each.labels) == 1 and (each.is_named_label or each.kind == "boolean"))
+    ]
     return [each.name for each in sorted(found, key=lambda each: not each.is_named_label)]
 
 
@@ -227,67 +201,62 @@ def find(
     ConfigError
         A name is none of the fields, a label has too many values, or there is no feature.
     """
-    target = _named(fields, label, "label")
+    _check_known(fields, label, "label")
     found = Findings({"label": label})
     if not declared.keys() & {"label_type", "positive", "negative"}:
-        _find_classes(found, target)
+        _find_classes(found, fields[label])
     identity = declared.get("id") or _find_id(fields, label)
     if identity not in (None, NO_ID):
-        found.input["id"] = identity if identity.startswith("$") else _named(fields, identity, "id").name
-    learned = {row: label_of(y) for row, y in target.items.items() if not isinstance(y, list | dict)}
+        if not identity.startswith("$"):
+            _check_known(fields, identity, "id")
+        found.input["id"] = identity
+    learned = {row: label_of(y) for row, y in fields[label].items.items() if not isinstance(y, list | dict)}
     labels = label_candidates(fields)
     kept: list[FoundField] = []
     for each in fields.values():
-        if each.name not in (label, identity):
-            other = each.is_named_label and each.name in labels
-            reason = "perhaps a label, too" if other else _unfit(each, learned)
-            reason = reason or (_unfit_privately(each, learned) if private else None)
-            if reason is None:
-                kept.append(each)
-            else:
-                found.left_out[each.name] = reason
+        if each.name in (label, identity):
+            continue
+        other = each.is_named_label and each.name in labels
+        reason = "perhaps a label, too" if other else _unfit(each, learned)
+        reason = reason or (_unfit_privately(each, learned) if private else None)
+        if reason is None:
+            kept.append(each)
+        else:
+            found.left_out[each.name] = reason
     _add_features(found, kept, declared, private=private)
     return found
 
 
-def _named(fields: Mapping[str, FoundField], name: str, what: str) -> FoundField:
+def _check_known(fields: Mapping[str, FoundField], name: str, what: str) -> None:
     if name not in fields:
         raise ConfigError(
-            f"no event of the sample has the {what} {name!r}; the fields are {listed(list(fields))}",
+            f"no event of the sample has the {what} {name!r}; the fields are {listed(fields)}",
             fix=f"name one of them with --{what}; a larger sample, --messages 100000, may have more",
         )
-    return fields[name]
 
 
-def listed(names: Sequence[str], most: int = 20) -> str:
+def listed(names: Mapping[Any, object], most: int = 20) -> str:
     """Names for a message."""
-    text = ", ".join(map(repr, names[:most]))
+    text = ", ".join(repr(str(name)) for name in list(names)[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
 def _find_classes(found: Findings, each: FoundField) -> None:
     """The two labels: a usual pair, such as Y and N; of others the rarer one ranks high."""
     labels = each.labels
-    if len(labels) > 2:
-        raise ConfigError(
-            f"the label {each.name!r} has {len(labels)} values: {listed(list(map(str, labels)), 10)}",
-            fix="say which two count: --set input.positive=VALUE --set input.negative=VALUE; for relevances "
-            "add --set input.label_type=any --set learner.class=streampair.ranking.PairOGD; for classes the "
-            "class streampair.auc.MulticlassForest",
-        )
     if labels.keys() <= {0, 1}:
         return  # the default, true, means 1 and yes, too
     pairs = [pair for value in labels if (pair := TwoLabels(True).pair_with(value)) is not None]
     pair = next((pair for pair in pairs if labels.keys() <= set(pair) and "..." not in pair), None)
-    if pair is None and len(labels) < 2:
+    if pair is None and len(labels) != 2:
         raise ConfigError(
-            f"the label {each.name!r} has the same value in every event of the sample, so the other label is "
-            f"not known: {listed(list(map(str, labels)))}",
-            fix="take a larger sample, --messages 100000; or name both, as --set input.positive=VALUE --set "
-            "input.negative=VALUE",
+            f"the label {each.name!r} has {len(labels)} values in the sample, not two: {listed(labels, 10)}",
+            fix="say which two count: --set input.positive=VALUE --set input.negative=VALUE; for relevances "
+            "add --set input.label_type=any --set learner.class=streampair.ranking.PairOGD; for classes the "
+            "class streampair.auc.MulticlassForest",
         )
     if pair is None:
-        first, second = (value for value, _ in sorted(labels.items(), key=lambda item: item[1]))
+        first, second = sorted(labels, key=labels.__getitem__)
         pair = first, second
         found.confirm = "confirm: the rarer label is taken as positive"
     found.input["positive"], found.input["negative"] = pair
@@ -296,8 +265,8 @@ def _find_classes(found: Findings, each: FoundField) -> None:
 def _find_id(fields: Mapping[str, FoundField], label: str) -> str | None:
     """The first field that has the name of an id, and another value in each event that has a label."""
     for each in fields.values():
-        unique = len(each.values) > 1 and len(each.counts) >= 0.99 * len(each.values)
-        whole = all(isinstance(v, str) or (_is_finite(v) and v == int(v)) for v in each.values)
+        unique = len(each.items) > 1 and len(each.counts) >= 0.99 * len(each.items)
+        whole = all(type(v) in (int, str) for v in each.items.values())
         common = 2 * len(each.items) > len(fields[label].items)
         if each.is_named_id and unique and whole and common and each.name != label:
             return each.name
@@ -306,28 +275,16 @@ def _find_id(fields: Mapping[str, FoundField], label: str) -> str | None:
 
 def _unfit(each: FoundField, learned: Mapping[int, Any]) -> str | None:
     """Why a field is no feature; None: it can be one. `learned`: the labels of events by their numbers."""
-    if each.kind in ("list", "object", "nanoseconds", "mixed"):
+    if each.kind in ("nested or mixed", "nanoseconds"):
         return each.kind
     if not each.name.isprintable() or each.name.startswith(("$", ".")):
         return "its name"
-    if _is_one_sided(each, learned):
-        return "known only with one label"
-    if _says_label(each, learned):
-        return "each value has one label"
-    if each.is_named_id and (each.kind != "text" or each.has_many_strings):
+    if (leak := _leak(each, learned)) is not None:
+        return leak
+    different = len(each.counts) > max(_FEW, _DIFFERENT * len(each.items))
+    if each.is_named_id and (each.kind != "text" or different):
         return "an id"
-    if each.kind == "text" and each.has_many_strings:
-        return _other_spelling(each) or "strings that hardly repeat"
-    return None
-
-
-def _other_spelling(each: FoundField) -> str | None:
-    """What strings are that would be numbers or times in another spelling; None: they are others."""
-    texts = [value.strip() for value in each.values if isinstance(value, str)]
-    for pattern, reason in _SPELLINGS.items():
-        if sum(re.fullmatch(pattern, text) is not None for text in texts) >= _SAME_KIND * len(each.values):
-            return reason
-    return None
+    return "strings that hardly repeat" if each.kind == "text" and different else None
 
 
 def _unfit_privately(each: FoundField, learned: Mapping[int, Any]) -> str | None:
@@ -342,44 +299,33 @@ def _unfit_privately(each: FoundField, learned: Mapping[int, Any]) -> str | None
         return None
     if len(each.counts) < 2:
         return "one value only"
-    if each.kind.startswith("number") and max(map(abs, each.numbers)) > MAX_ABS / 10:
-        return f"numbers beyond {MAX_ABS / 10:g}"
-    if each.kind == "text" and len(each.counts) > _FEW:
-        return f"more than {_FEW} strings"
-    if each.kind == "text" and not all(isinstance(v, str) and v.isprintable() for v in each.counts):
-        return "not strings alone"
-    return None
+    if each.kind == "text":
+        texts = len(each.counts) <= _FEW and all(isinstance(v, str) and v.isprintable() for v in each.counts)
+        return None if texts else f"not at most {_FEW} strings"
+    largest = 0.0 if declared else max(map(abs, each.numbers))
+    return f"numbers beyond {MAX_ABS / 10:g}" if largest > MAX_ABS / 10 else None
 
 
-def _is_one_sided(each: FoundField, learned: Mapping[int, Any]) -> bool:
-    """Whether all events that have a field, or all that lack it, have one label, more than by chance.
+def _leak(each: FoundField, learned: Mapping[int, Any]) -> str | None:
+    """How a field gives the label away, more than by chance; None: it does not.
 
-    Such a field is often filled in when the label is known, and gives it away.
-    """
-    labels = Counter(learned.values())
-    having = Counter(learned[row] for row in each.items if row in learned)
-    return any(
-        len(part) == 1 and all((labels[y] / len(learned)) ** n < _CHANCE for y, n in part.items())
-        for part in (having, labels - having)
-    )
-
-
-def _says_label(each: FoundField, learned: Mapping[int, Any]) -> bool:
-    """Whether each of a few values has one label only, more than by chance, and not all the same one.
-
-    Such a field is often the label under another name, or the decision that followed from it.
+    All events that have it, or all that lack it, have one label: it is filled in when the label is known. Or
+    each of a few values has one label: it is the label under another name, or the decision that followed.
     """
     labels, by_value = Counter(learned.values()), dict[Any, Counter[Any]]()
     for row, value in each.items.items():
         if row in learned:
             by_value.setdefault(value, Counter())[learned[row]] += 1
-    if len(by_value) > _FEW or any(len(part) > 1 for part in by_value.values()):
-        return False
-    if len({label for part in by_value.values() for label in part}) < 2:
-        return False
-    shares = [count / labels.total() for count in labels.values()]
-    counts = [part.total() for part in by_value.values()]
-    return math.prod(sum(share**count for share in shares) for count in counts) < _CHANCE
+    having = sum(by_value.values(), Counter[Any]())
+    for part in (having, labels - having):
+        if len(part) == 1 and all((labels[y] / len(learned)) ** n < _CHANCE for y, n in part.items()):
+            return "known only with one label"
+    parts = list(by_value.values())
+    if len(having) < 2 or len(parts) > _FEW or any(len(part) > 1 for part in parts):
+        return None
+    shares = [count / len(learned) for count in labels.values()]
+    chance = math.prod(sum(share ** part.total() for share in shares) for part in parts)
+    return "each value has one label" if chance < _CHANCE else None
 
 
 def _add_features(
@@ -391,7 +337,7 @@ def _add_features(
     name = declared.get("time")
     times = sorted(
         (each for each in kept if each.is_time),
-        key=lambda each: (each.name != name, not _TIME & set(each.words)),
+        key=lambda each: (each.name != name, not each.is_named_time),
     )
     for each in kept:
         if each.is_time and each is not times[0]:
@@ -400,11 +346,10 @@ def _add_features(
             found.left_out[each.name] = "below a time"
         elif not each.is_time and each.name != name:
             features[each.name] = _domain(each)
-            if each.kind == "number as text":
-                kinds[each.name] = "number"
+            kinds |= {each.name: "number"} if each.kind == "number as text" else {}
     for each in times[:1]:
         kinds[each.name] = each.kind
-        days = each.kind == "iso-8601" and all(len(str(value)) == 10 for value in each.values)
+        days = each.kind == "iso-8601" and all(len(str(value)) == 10 for value in each.counts)
         features |= {f"{each.name}.{part}": _PARTS[part] for part in _PARTS if part != "hour" or not days}
     if not features and "features" not in declared:
         why = "; ".join(f"{name}: {reason}" for name, reason in list(found.left_out.items())[:5])
@@ -416,8 +361,7 @@ def _add_features(
         used = {part for name in map(str, chosen) for part in (name, name.rpartition(".")[0])}
         kinds = {name: kind for name, kind in kinds.items() if name in used}
     found.input["features"] = features if private else list(features)
-    if kinds:
-        found.input["fields"] = kinds
+    found.input |= {"fields": kinds} if kinds else {}
 
 
 def _domain(each: FoundField) -> list[Any]:

@@ -49,7 +49,7 @@ def init(
     messages: Annotated[
         int,
         typer.Option(
-            min=1, max=100_000, help="Events in the sample: the newest of a topic, the first of a file."
+            min=1, max=100_000, help="Events in the sample: the newest of a topic, or drawn from a file."
         ),
     ] = 1000,
     overrides: Annotated[
@@ -69,9 +69,9 @@ def init(
     """Write a configuration from a sample of a topic or of a file.
 
     Finds the format, the fields with their types, the label, the id and the time, and writes at most 20 lines
-    with comments. What the sample cannot decide is in a comment. Reads the newest messages of a topic, or the
-    first events of a file, and changes nothing but CONFIG. On a terminal it asks for the privacy and the
-    label, if no option has them; elsewhere it takes what it finds. Exit code 2 if it finds no label, or
+    with comments. What the sample cannot decide is in a comment. Reads the newest messages of a topic, or
+    events drawn from all of a file, and changes nothing but CONFIG. On a terminal it asks for the privacy and
+    the label, if no option has them; elsewhere it takes what it finds. Exit code 2 if it finds no label, or
     CONFIG exists.
 
     The learner is auc.PairOGD, or auc.PairFTRL with --private. The bounds of a private learner are those of
@@ -102,16 +102,15 @@ def init(
         sample = draft.sample(file, messages)
         draft.draft(sample, ask=ask)
         write_file(config, draft.text(sample).encode())
-        count = len(sample.records)
+        count, unread = len(sample.records), len(sample.records) - len(sample.rows)
         if as_json:
-            found = {"events": count, "usable": draft.used, "labelled": draft.labelled, "notes": draft.notes}
+            found = {"events": count, "readable": count - unread, "notes": draft.notes}
             typer.echo(json.dumps({"config": str(config), **found, "tables": draft.tables}))
             return
         typer.echo(f"{config}: from {sample.events}")
-        typer.echo(f"  usable: {draft.used:,} events, {draft.labelled:,} of them with a label")
-        if draft.problem:
-            typer.echo(f"  not usable: {count - draft.used:,}, the first because: {draft.problem}")
-            typer.echo(f"    fix: {draft.fix}")
+        if unread and sample.problem:
+            typer.echo(f"  not readable: {unread:,}, the first because: {sample.problem}")
+            typer.echo(f"    fix: {sample.fix}")
         for key, notes in draft.notes.items():
             for note in notes:
                 typer.echo(f"  {key}: {note}")
@@ -126,11 +125,8 @@ def _check_target(config: Path, *, ask: bool, yes: bool) -> None:
     if config.suffix != ".toml":
         raise ConfigError(
             f"{config} is the file to write: CONFIG must end in .toml",
-            fix="name a file to write, and the events by --file or --topic: "
-            "streampair init fraud.toml --file events.jsonl",
+            fix="name the events by --file or --topic: streampair init fraud.toml --file events.jsonl",
         )
-    if not config.absolute().parent.is_dir():
-        raise ConfigError(f"the folder of {config} does not exist", fix="make it, or name another file")
     if yes or not config.exists():
         return
     if not ask:

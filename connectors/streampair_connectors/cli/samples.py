@@ -3,113 +3,96 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
+from random import Random
 from typing import Any
 
 from streampair.errors import ConfigError, RecordError, SourceError, TombstoneError
 from streampair_connectors.cli.event_files import open_lines
 from streampair_connectors.codecs.fields import unwrapped
-from streampair_connectors.codecs.formats import FRAME, event_decoder, fields_reader
+from streampair_connectors.codecs.formats import FRAME, fields_reader
 from streampair_connectors.codecs.json_fields import is_json, json_object
-from streampair_connectors.codecs.records import Decoder, csv_decoder, csv_row, json_decoder
+from streampair_connectors.codecs.records import csv_row
 from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.kafka import Partition, RecordReader, describe_topics
-from streampair_connectors.worker.factory import taken_cells
 
 __all__ = ["Sample", "file_sample", "topic_sample"]
-
-_Parse = Callable[[bytes], dict[str, Any]]
 
 
 @dataclass
 class Sample:
     """Some events.
 
-    `total` is how many there are in all; `input` has the keys of [input] that say how they are written;
-    `header` the columns of a CSV file; `rows` the fields of those that can be read.
+    `events` says how many of which they are, and `total` how many there are in all; `input` has the keys of
+    [input] that say how they are written; `rows` the fields of those that can be read; `problem` and `fix`
+    why the first of the others cannot.
     """
 
-    source: str
+    events: str
     records: list[Any]
     total: int
     input: dict[str, Any] = field(default_factory=dict)
-    header: list[str] | None = None
-    rows: list[dict[str, Any]] = field(default_factory=list)
     is_file: bool = True
+    is_csv: bool = False
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    problem: str = ""
+    fix: str = ""
 
-    @property
-    def events(self) -> str:
-        """How many events of which, in words."""
-        count = f"{len(self.records):,}"
-        if len(self.records) < self.total:
-            count = f"the {'first' if self.is_file else 'newest'} {count} of {self.total:,}"
-        return f"{count} events of {self.source}"
-
-    @property
-    def is_csv(self) -> bool:
-        return self.header is not None or self.input.get("format") == "csv"
-
-    def read(self, parse: _Parse) -> None:
+    def read(self, parse: Callable[[bytes], dict[str, Any]]) -> None:
         """Read the fields of the events, or of the row of each if most are of Debezium; one must be read."""
-        self.rows, problem = _rows(self.records, parse)
-        enveloped = "envelope" in self.input or 2 * sum(map(_is_debezium, self.rows)) > len(self.rows)
-        if enveloped and not self.is_csv:
+        self._read(parse)
+        changes = sum("op" in event and "after" in event for event in map(_payload, self.rows))
+        if not self.is_csv and ("envelope" in self.input or 2 * changes > len(self.rows)):
             self.input["envelope"] = "debezium"
-            self.rows, problem = _rows(self.records, lambda value: unwrapped(parse(value)))
+            self._read(lambda value: unwrapped(parse(value)))
         if not self.rows:
-            raise SourceError(
-                f"none of {len(self.records):,} events of {self.source} can be read: {problem}",
-                fix="send events as JSON objects, or name their format with --set input.format "
-                "(docs/formats.md)",
-                retriable=False,
+            raise _refused(
+                f"none of {self.events} can be read: {self.problem}",
+                "send events as JSON objects, or name their format with --set input.format (docs/formats.md)",
             )
 
-    def decoder(self, config: Config) -> Decoder:
-        """The decoder that `run`, or `replay`, has for these events."""
-        cells = taken_cells(config)
-        if not self.is_file:
-            return event_decoder(config, **cells)
-        if self.header is not None:
-            return csv_decoder(config.input, self.header, **cells)
-        return json_decoder(config.input, **cells)
+    def _read(self, parse: Callable[[bytes], dict[str, Any]]) -> None:
+        self.rows, self.problem = [], ""
+        for record in self.records:
+            try:
+                row = parse(record.value)
+            except (TombstoneError, RecordError) as error:
+                self.problem, self.fix = self.problem or error.problem, self.fix or error.fix
+            else:
+                if list(row) != list(row.values()):  # else the header of CSV, sent as an event
+                    self.rows.append(row)
 
 
-def _rows(records: Sequence[Any], parse: _Parse) -> tuple[list[dict[str, Any]], str]:
-    """The fields of the events that can be read, and why the first of the others cannot."""
-    rows: list[dict[str, Any]] = []
-    problem = ""
-    for record in records:
-        try:
-            row = parse(record.value)
-        except (TombstoneError, RecordError) as error:
-            problem = problem or error.problem
-        else:
-            if list(row) != list(row.values()):  # else the header of CSV, sent as an event
-                rows.append(row)
-    return rows, problem or "it is the header"
+def _refused(problem: str, fix: str) -> SourceError:
+    return SourceError(problem, fix=fix, retriable=False)
 
 
-def _is_debezium(row: Mapping[str, Any]) -> bool:
+def _payload(row: dict[str, Any]) -> dict[str, Any]:
     payload = row.get("payload")
-    event = payload if isinstance(payload, dict) else row
-    return "op" in event and "after" in event
+    return payload if isinstance(payload, dict) else row
 
 
 def file_sample(path: str, most: int, declared: Mapping[str, Any]) -> Sample:
-    """Read the first events of a file, and count all others."""
-    with open_lines(path, most) as lines:
-        records = list(next(lines.batches, []))
-        total = len(records) + sum(map(len, lines.batches))
-        header = lines.header
+    """Read a file, and keep events drawn at random, the same ones each time: the file may be sorted."""
+    coin = Random(0)  # noqa: S311  # a draw, not a secret
+    records: list[Any] = []
+    total = 0
+    with open_lines(path, 1000) as lines:
+        for record in chain.from_iterable(lines.batches):
+            total += 1
+            if total <= most:
+                records.append(record)
+            elif (place := int(coin.random() * total)) < most:
+                records[place] = record
+        name, header = lines.name, lines.header
     if not records:
-        raise SourceError(
-            f"{lines.name} has no events",
-            fix="name a file of CSV with its header, or of JSON lines",
-            retriable=False,
-        )
+        raise _refused(f"{name} has no events", "name a file of CSV with its header, or of JSON lines")
+    records.sort(key=lambda record: record.offset)
+    events = f"{len(records):,}{f' of {total:,}' if total > most else ''} events of file {name}"
     envelope = {key: declared[key] for key in ("envelope",) if header is None and key in declared}
-    sample = Sample(f"file {lines.name}", records, total, envelope, header)
+    sample = Sample(events, records, total, envelope, is_csv=header is not None)
     sample.read(json_object if header is None else lambda value: csv_row(value, header))
     return sample
 
@@ -117,26 +100,15 @@ def file_sample(path: str, most: int, declared: Mapping[str, Any]) -> Sample:
 async def topic_sample(
     kafka: KafkaConfig, topic: str, most: int, declared: Mapping[str, Any], config: Callable[..., Config]
 ) -> Sample:
-    """Read the newest events of a topic.
+    """Read the newest events of a topic, at most so many of all partitions together.
 
-    Parameters
-    ----------
-    kafka, topic
-        Where they are.
-    most
-        How many, of all partitions together.
-    declared
-        The keys of [input] that are known.
-    config
-        Returns a configuration with some keys of [input], to read the events with.
+    `declared` has the keys of [input] that are known; `config` returns a configuration with some keys of
+    [input], to read the events with.
     """
     partitions = (await describe_topics(kafka)).get(topic)
     if partitions is None:
-        raise SourceError(
-            f"topic {topic!r} does not exist on {kafka.bootstrap_servers}",
-            fix="correct --topic, or --kafka",
-            retriable=False,
-        )
+        problem = f"topic {topic!r} does not exist on {kafka.bootstrap_servers}"
+        raise _refused(problem, "correct --topic, or --kafka")
     lookup = RecordReader(kafka)
     try:
         places = [Partition(topic, number) for number in range(partitions)]
@@ -148,12 +120,10 @@ async def topic_sample(
     finally:
         await lookup.stop()
     if not records:
-        raise SourceError(
+        raise _refused(
             f"topic {topic!r} has no messages, or none with a value",
-            fix="send some events first, or take them from a file with --file",
-            retriable=False,
+            "send some events first, or take them from a file with --file",
         )
-    total = sum(end - first for first, end in spans.values())
     keys = ("format", "columns", "schema_file", "envelope")
     found = {key: declared[key] for key in keys if key in declared}
     if "format" not in found:
@@ -164,21 +134,23 @@ async def topic_sample(
             f"the messages of topic {topic!r} are CSV, and the names of their cells are not known",
             fix="""name them in order: --set 'input.columns=["amount", "is_fraud"]'""",
         )
-    sample = Sample(f"topic {topic!r}", records, total, found, is_file=False)
+    total, count = sum(end - first for first, end in spans.values()), len(records)
+    events = f"{f'the newest {count:,} of {total:,}' if count < total else f'{count:,}'} events"
+    sample = Sample(f"{events} of topic {topic!r}", records, total, found, is_file=False)
+    sample.is_csv = found.get("format") == "csv"
     sample.read(fields_reader(config(**found)))
     return sample
 
 
-def _format_of(values: Sequence[bytes]) -> str:
+def _format_of(values: list[bytes]) -> str:
     """How most messages are written."""
-    formats = Counter(found for value in values if (found := _format(value)) is not None)
+    formats = Counter(filter(None, map(_format, values)))
     if not formats:
-        raise SourceError(
+        raise _refused(
             f"the messages are neither JSON, CSV nor Avro with the id of a schema; one begins with "
             f"{values[0][:20]!r}",
-            fix='if they are Avro without an id, add --set input.schema_file="events.avsc"; otherwise send '
-            "JSON (docs/formats.md)",
-            retriable=False,
+            'if they are Avro without an id, add --set input.schema_file="events.avsc"; otherwise send JSON '
+            "(docs/formats.md)",
         )
     return formats.most_common(1)[0][0]
 
