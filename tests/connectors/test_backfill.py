@@ -886,7 +886,7 @@ def test_a_label_or_an_id_that_is_a_feature_is_refused_before_the_table_is_read(
     assert "the column 'a' is the label, and a feature too" in error("t", "--label", "a", code=2)
 
 
-@pytest.mark.parametrize("name", ["auc.PrivateForest", "auc.OnPairC", "preprocessing.RandomFourier"])
+@pytest.mark.parametrize("name", ["auc.OnPairC", "preprocessing.RandomFourier"])
 def test_learners_that_learn_no_table_are_refused(folder: Path, name: str) -> None:
     configured(folder, name, "options = {}" if "pre" in name else PRIVATE)
     assert "no table is learned by" in error("t", code=2)
