@@ -192,7 +192,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
             checked = partial(check_ids, job, table.column(row_id), pool)
             model = _release(config, job, table, wanted, checked, read)
-            _warn_ends(config, model)
+            _warn_ends(config, model, job.releases[0].sigma)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
             assert model.privacy is not None
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
@@ -342,14 +342,18 @@ def _release(
     return second.release(sums, key, account=account, new_attempt=new, save=save)
 
 
-def _warn_ends(config: Config, model: models.Model) -> None:
-    """Log of which features the mean is at a bound, by what was released with noise, and no other content."""
+def _warn_ends(config: Config, model: models.Model, sigma: float) -> None:
+    """Log of which features the mean is at a bound, by what was released with noise, and no other content.
+
+    `sigma` is the standard deviation of the noise in the sums of the sample.
+    """
     means = json.loads(models.dumps(model))["scaling"]["mean"]
+    noise = sigma / model.metadata["history"]["sample"]
     ranges = config.input.without_categories().bounds() or {}
     ends = [
         name
         for name, mean in zip(model.features, means, strict=True)
-        if name in ranges and abs(mean) > _AT_A_BOUND
+        if name in ranges and abs(mean) > _AT_A_BOUND - 3.0 * noise
     ]
     if ends:
         log.warning(
