@@ -11,6 +11,7 @@ from harness.applications import App, Running, ends
 from harness.kafka import Cluster
 from harness.late_labels import (
     Label,
+    by_arrival,
     due_offsets,
     due_records,
     make_app,
@@ -51,6 +52,25 @@ def test_scores_go_on_while_labels_are_read_again(
         wait_for("all are learned", lambda: learned(app) == 200, explain=second.log)
         assert second.stop() == 0, second.log()
     verify_learned(app, due_records(events, labels))
+
+
+def test_a_rebalance_while_labels_find_their_events_loses_none(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, nursery: Nursery
+) -> None:
+    """The commit of a rebalance comes while a worker reads the events of labels again, to learn them."""
+    app = make_app(apache_kafka, tmp_path, unique("app"), store=store, more='order = "arrival"')
+    events, labels = stream(200, 2)
+    send_labels(app, labels)
+    send_events(app, events)
+    with nursery.start(app, step="early: an event found", action="hold") as first:
+        first.await_log("trap")
+        with nursery.start(app) as second:  # it joins the group
+            first.await_log("lane_revoked")
+            first.signal(signal.SIGUSR1)
+            wait_for("all are learned", lambda: learned(app) == 200, explain=first.log)
+            assert second.stop() == 0, second.log()
+        assert first.stop() == 0, first.log()
+    verify_learned(app, by_arrival(events, labels))
 
 
 def test_absences_wait_while_no_label_comes(

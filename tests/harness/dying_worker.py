@@ -136,6 +136,8 @@ EARLY: dict[str, Step] = {
     "early: events read": Step(_EARLY, "_read_events", "after", True),
     "early: taken": Step(_EARLY, "take", "after", True),
 }
+# A label has found its event, which is read next: held there, not killed.
+FOUND = {"early: an event found": Step(_EARLY, "_read_near", "before")}
 _SCORER = f"{_HERE}.worker.scorer:ScoringWorker"
 SCORER: dict[str, Step] = {
     "scorer 1: there is a model": Step(_SCORER, "_first_model", "after"),
@@ -504,7 +506,7 @@ def _work(order: dict[str, Any]) -> None:
     _note_work(order.get("pause", 0.0))
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
-        every |= {**LABELS, **EARLY, **MODELS, **SCORER}
+        every |= {**LABELS, **EARLY, **FOUND, **MODELS, **SCORER}
         Trap(order["step"], every[order["step"]], order.get("count", 1), order.get("action", "kill")).set()
     from streampair_connectors.cli.app import main
 

@@ -328,16 +328,20 @@ class EarlyLabels:
             ):
                 count += 1
             group, places = places[:count], places[count:]
-            place = Partition(self._topic, group[0][0])
-            async with contextlib.aclosing(
-                self._lookup.span(place, group[0][1], group[-1][1] + 1)
-            ) as batches:
-                async for records in batches:
-                    for record in records:
-                        item = by_place.get((place.partition, record.offset))
-                        if item is not None:
-                            item.event = record
-                await asyncio.sleep(0)
+            await self._read_near(by_place, group)
+
+    async def _read_near(
+        self, by_place: Mapping[tuple[int, int] | None, _Item], group: Sequence[tuple[int, int]]
+    ) -> None:
+        """Read the events of one partition from the first to the last of a group."""
+        place = Partition(self._topic, group[0][0])
+        async with contextlib.aclosing(self._lookup.span(place, group[0][1], group[-1][1] + 1)) as batches:
+            async for records in batches:
+                for record in records:
+                    item = by_place.get((place.partition, record.offset))
+                    if item is not None:
+                        item.event = record
+            await asyncio.sleep(0)
 
     # Taking
 
