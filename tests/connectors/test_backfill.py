@@ -248,7 +248,8 @@ def test_values_outside_bounds_are_counted_for_learners_without_privacy(folder: 
 
 
 def test_private_bounds_are_judged_by_released_means_alone(folder: Path) -> None:
-    parquet(far(N), folder / "far" / "1.parquet")
+    # So many rows that the gap between threshold and bound is eight standard deviations of the noise.
+    parquet(far(20 * N), folder / "far" / "1.parquet", group=N)
     result = call("fraud.toml", "far", "--output", "far.json", "--account", "far.account", "--json")
     assert "values_outside_bounds" not in result.output
     (line,) = [json.loads(each) for each in result.stderr.splitlines() if "means_at_bounds" in each]
@@ -890,6 +891,27 @@ def test_a_label_or_an_id_that_is_a_feature_is_refused_before_the_table_is_read(
 def test_learners_that_learn_no_table_are_refused(folder: Path, name: str) -> None:
     configured(folder, name, "options = {}" if "pre" in name else PRIVATE)
     assert "no table is learned by" in error("t", code=2)
+
+
+def test_all_rows_of_an_entity_are_counted(folder: Path) -> None:
+    limit = '{class = "streampair.privacy.EntityLimit", records = 2, separation = 50}'
+    configured(folder, learner=PRIVATE.replace("horizon", f"entity = {limit}, horizon"))
+    command = "fraud.toml", "t", "--output", "start.json"
+    assert "with --entity" in call(*command, code=2).stderr
+    assert "no column 'who'" in call(*command, "--entity", "who", code=1).stderr
+    for most in (2, 3):
+        data = frame().assign(who=np.arange(N) // most)
+        parquet(data, folder / "t" / "1.parquet", folder / "t" / "2.parquet")
+        if most == 2:
+            model = models.loads(made("t", "--entity", "who", "--account", "two.json"))
+            assert "at most 2 are learned from" in model.privacy["unit"]
+        else:
+            Path("start.json").unlink()
+            said = call(*command, "--entity", "who", code=1).stderr
+            assert "1000 entities of the column 'who' have more than 2 rows" in said
+    assert not Path("fraud-history.account.json").exists()
+    configured(folder)
+    assert "learner.options.entity is not" in call(*command, "--entity", "who", code=2).stderr
 
 
 def test_without_pyarrow_the_error_names_the_extra(folder: Path) -> None:

@@ -23,6 +23,7 @@ from streampair.engine.snapshot import pack
 from streampair.errors import ConfigError, PrivacyError, RecordError
 from streampair.history import Job
 from streampair.history.jobs import LEARNERS, second_stage
+from streampair.privacy import EntityLimit
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
@@ -56,6 +57,7 @@ class Request(NamedTuple):
     output: Path
     row_id: str | None
     label: str | None
+    entity: str | None
     account: Path | None
     processes: int | None
     new_attempt: bool
@@ -81,6 +83,12 @@ def backfill(
     label: Annotated[
         str | None,
         typer.Option("--label", metavar="COLUMN", help="Column of the label. Default: input.label."),
+    ] = None,
+    entity: Annotated[
+        str | None,
+        typer.Option(
+            "--entity", metavar="COLUMN", help="Column of the entity of a row, if the learner has entity."
+        ),
     ] = None,
     account: Annotated[
         Path | None,
@@ -109,11 +117,10 @@ def backfill(
 
     The model is a file that learner.start can name, so that a new lane begins with it. `auc.PairFTRL`,
     `auc.PrivateForest` and `ranking.PairFTRL` read the table twice, and write each release to the account
-    before it is drawn
-    (docs/history.md). PairMoments reads it once; both use all cores. PairOGD and other learners that are not
-    private read it once, in the order of the files, on one core. Without privacy `--output start.state` keeps
-    all that was learned, with records if the learner has a buffer: a lane that begins with it goes on as if
-    it had read the table.
+    before it is drawn (docs/history.md). PairMoments reads it once; all of these use all cores. PairOGD and
+    other learners that are not private read it once, in the order of the files, on one core. Without privacy
+    `--output start.state` keeps all that was learned, with records if the learner has a buffer: a lane that
+    begins with it goes on as if it had read the table.
 
     A run that ends before its end, also by Ctrl-C or kill -9, is finished by the same command: it goes on
     where it was. Until then FILE.sums has exact sums of the table, as secret as the table. Progress is
@@ -122,7 +129,7 @@ def backfill(
     with errors(as_json):
         settings = load_config(config, overrides)
         logs.configure("info")
-        wanted = Request(tables, output, row_id, label, account, processes, new_attempt)
+        wanted = Request(tables, output, row_id, label, entity, account, processes, new_attempt)
         try:
             result = backfill_table(settings, wanted, Console(stderr=True))
         except KeyboardInterrupt:
@@ -163,8 +170,11 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             f"{wanted.output}: a private learner releases a model, and no state",
             fix="name a file of another ending, such as start.json",
         )
-    label, row_id = _columns(config, wanted, private)
-    others = [label] if row_id is None else [label, row_id]
+    label, row_id, entity = _columns(config, wanted, learner, private)
+    if entity is not None:
+        learner = learner.clone({"entity": EntityLimit(learner.entity.records, field=entity)})
+    named = [name for name in (row_id, entity) if name is not None]
+    others = [label, *named]
     table = open_table(wanted.tables, config.input, others, texts=taken_cells(config).get("texts", False))
     if not table.rows:
         raise RecordError("the table has no rows", fix="name files that have some")
@@ -190,7 +200,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
         result: dict[str, Any] = {"output": str(wanted.output), "rows": table.rows}
         if row_id is not None:
             job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
-            checked = partial(check_ids, job, table.column(row_id), pool)
+            checked = partial(check_ids, job, table.columns(named), pool)
             model = _release(config, job, table, wanted, checked, read)
             _warn_ends(config, model, job.releases[0].sigma)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
@@ -237,8 +247,10 @@ def _derived(output: Path, ending: str) -> Path:
     return output.with_name(f"{output.name}.{ending}")
 
 
-def _columns(config: Config, wanted: Request, private: bool) -> tuple[str, str | None]:
-    """The column of the label, and that of the id of a row, which is None without privacy.
+def _columns(
+    config: Config, wanted: Request, learner: Any, private: bool
+) -> tuple[str, str | None, str | None]:
+    """The columns of the label, of the id of a row and of its entity; None: there is none.
 
     Raises
     ------
@@ -254,8 +266,20 @@ def _columns(config: Config, wanted: Request, private: bool) -> tuple[str, str |
             "what names each row is not known",
             fix="name the column of an id with input.id, or with --row-id",
         )
+    limit = getattr(learner, "entity", None)
+    entity = wanted.entity if limit is None else wanted.entity or limit.field
+    if limit is not None and entity is None:
+        raise ConfigError(
+            "the learner protects entities, which are the keys of messages in the lane; the table has none",
+            fix="name the column of the entity with --entity",
+        )
+    if private and limit is None and entity is not None:
+        raise ConfigError(
+            "--entity is given, and learner.options.entity is not", fix="say there how many rows one may have"
+        )
     options = {
         "--row-id": wanted.row_id,
+        "--entity": wanted.entity,
         "--account": wanted.account,
         "--new-attempt": wanted.new_attempt,
     }
@@ -266,13 +290,13 @@ def _columns(config: Config, wanted: Request, private: bool) -> tuple[str, str |
                 fix=f"leave {option} out",
             )
     features = [] if config.input.features is None else config.input.source_names()
-    for what, name in (("the label", label), ("the id of a row", row_id)):
+    for what, name in (("the label", label), ("the id of a row", row_id), ("the entity", entity)):
         if name in features:
             raise ConfigError(
                 f"the column {name!r} is {what}, and a feature too",
                 fix="name another column, or leave it out of input.features",
             )
-    return label, row_id
+    return label, row_id, entity
 
 
 def _merges(learner: Any) -> bool:

@@ -23,7 +23,7 @@ from streampair.engine.outside import Outside
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
 from streampair.history import Job, Sums
-from streampair_connectors.history.tables import Part, Reader, TableColumn, TableFiles
+from streampair_connectors.history.tables import Part, Reader, TableColumns, TableFiles
 
 __all__ = ["InOrder", "JobPass", "MomentsPass", "Partial", "Pass", "check_ids", "lock", "readers", "run_pass"]
 
@@ -330,7 +330,7 @@ def _found(work: Pass, parts: Sequence[Part], pool: Pool | None) -> Iterator[Any
             yield waiting.popleft().result()
 
 
-def check_ids(job: Job, ids: TableColumn, pool: Pool | None) -> bool:
+def check_ids(job: Job, ids: TableColumns, pool: Pool | None) -> bool:
     """`Job.check_ids`, by these processes.
 
     Raises

@@ -25,7 +25,7 @@ except ImportError:
         fix="pip install '.[history]' in the clone, or pip install pyarrow",
     ) from None
 
-__all__ = ["Part", "Reader", "TableColumn", "TableFiles", "open_table"]
+__all__ = ["Part", "Reader", "TableColumns", "TableFiles", "open_table"]
 
 # As in a lane, an empty cell alone is a gap, of texts too.
 _CSV = ds.CsvFileFormat(convert_options=pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True))
@@ -159,15 +159,15 @@ def _moments(name: str, kind: str, column: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TableColumn:
-    """A column of a table, read from its beginning at each iteration: plain data, to be sent to tasks.
+class TableColumns:
+    """Some columns of a table, read from its beginning at each iteration: plain data, to be sent to tasks.
 
     Attributes
     ----------
     parts
         Of the table.
     reader
-        Reads the column of a part.
+        Reads the columns of a part.
     """
 
     parts: tuple[Part, ...]
@@ -203,10 +203,10 @@ class TableFiles:
         """Number of rows."""
         return sum(rows for _, rows in self.parts)
 
-    def column(self, name: str) -> TableColumn:
-        """The batches of one column, in order."""
-        reader = Reader(pa.schema([self.reader.schema.field(name)]), (), (), ())
-        return TableColumn(tuple(part for part, _ in self.parts), reader)
+    def columns(self, names: Sequence[str]) -> TableColumns:
+        """The batches of these columns, in order."""
+        reader = Reader(pa.schema([self.reader.schema.field(name) for name in names]), (), (), ())
+        return TableColumns(tuple(part for part, _ in self.parts), reader)
 
     def fingerprint(self) -> str:
         """A digest of path, size, time of change and end of each file, as they are now."""
