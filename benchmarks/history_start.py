@@ -50,7 +50,7 @@ class Halves(NamedTuple):
     stream: tuple[np.ndarray, np.ndarray]
 
 
-def _generated(offset: float, rows: int = 150_000, d: int = 20) -> Halves:
+def generated(offset: float, rows: int = 150_000, d: int = 20) -> Halves:
     rng = np.random.default_rng(30)
     weights, mixed = rng.normal(size=d), np.eye(d) + 0.3 * rng.normal(size=(d, d))
     x = np.clip(rng.normal(size=(rows + EVENTS, d)) @ mixed / 6.0, -1.0, 1.0)
@@ -62,7 +62,7 @@ def _generated(offset: float, rows: int = 150_000, d: int = 20) -> Halves:
 def halves(name: str, folder: Path) -> Halves:
     """The table and the stream of a name."""
     if name in ("generated", "rare"):
-        return _generated({"generated": 1.0, "rare": 6.0}[name])
+        return generated({"generated": 1.0, "rare": 6.0}[name])
     data = _sets.load(name, folder)
     bounds = _sets.bounds_of(data.x)
     low, high = np.array(list(bounds.values())).T

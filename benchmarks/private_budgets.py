@@ -60,7 +60,7 @@ def _ours(data: _sets.Set, train: np.ndarray, test: np.ndarray, epsilon: float) 
     return model.predict_proba_many(data.x.iloc[test])[True].to_numpy(), seconds
 
 
-def _nominal(data: _sets.Set) -> tuple[np.ndarray, np.ndarray]:
+def nominal(data: _sets.Set) -> tuple[np.ndarray, np.ndarray]:
     """Rows with a column for each field, and which of these are numbers of categories."""
     x = data.x[sorted(data.x.columns)]
     parts, start = [], 0
@@ -74,7 +74,7 @@ def _nominal(data: _sets.Set) -> tuple[np.ndarray, np.ndarray]:
 
 def _dpebm(python: str, data: _sets.Set, train: np.ndarray, test: np.ndarray) -> list[Found]:
     """As `_ours`, for DP-EBM and all of `BUDGETS`, with the seconds that all of it took."""
-    rows, nominal = _nominal(data)
+    rows, is_nominal = nominal(data)
     delta = 1.0 / len(data.x)
     epsilons = [epsilon_from(0.5 * mu_from(epsilon, delta), delta) for epsilon in BUDGETS]
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def _dpebm(python: str, data: _sets.Set, train: np.ndarray, test: np.ndarray) ->
         np.savez(
             data_path,
             **{"rows": rows[train], "labels": data.y[train].astype(int), "test": rows[test]},
-            **{"low": rows.min(axis=0), "high": rows.max(axis=0), "nominal": nominal},
+            **{"low": rows.min(axis=0), "high": rows.max(axis=0), "nominal": is_nominal},
         )
         script = str(Path(__file__).with_name("_dpebm.py"))
         words = [python, script, data_path, out_path, repr(delta), *map(repr, epsilons)]
