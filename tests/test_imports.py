@@ -33,6 +33,7 @@ ONLY_IN = {
     "aiokafka": "streampair_connectors.kafka",
     "prometheus_client": "streampair_connectors.observability.metrics",
     "confluent_kafka": "streampair_connectors.kafka.embedded",
+    "pyspark": "streampair_connectors.spark",
 }
 
 

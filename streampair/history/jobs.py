@@ -240,6 +240,8 @@ class Job:
     ----------
     stage
         1, or 2 after `standardised`.
+    columns
+        Names of the columns that `sums` reads.
     digest
         Digest of all that the job consists of, bounds and released numbers bit for bit.
     releases
@@ -346,6 +348,11 @@ class Job:
     def stage(self) -> Literal[1, 2]:
         """1, or 2 after `standardised`."""
         return 1 if self._standardisation is None else 2
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """Names of the columns that `sums` reads: the features, the label, and the id of a row."""
+        return (*self._plain.features, self._plain.label, self._plain.row_id)
 
     @property
     def digest(self) -> str:

@@ -21,7 +21,7 @@ from harness.support import in_one_case
 # These pages are followed from top to bottom, each by a test of its own.
 FOLLOWED = {
     *(f"docs/tutorials/{name}.md" for name in ("river", "kafka", "forest", "chargebacks", "debezium")),
-    *("docs/gallery.md", "docs/history.md"),
+    *("docs/gallery.md", "docs/history.md", "docs/tutorials/spark.md"),
     *(f"docs/extending/{name}.md" for name in ("learner", "loss", "mechanism")),
 }
 

@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from harness import pages, support
 from harness.follow import agree, follow
@@ -28,9 +29,16 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def check(page: str, directory: Path, replace: dict[str, str] | None = None) -> None:
-    steps = pages.blocks(page)
-    outputs = follow(steps, directory, replace=replace, leave_out=LEFT_OUT)
+def check(
+    page: str,
+    directory: Path,
+    replace: dict[str, str] | None = None,
+    *,
+    steps: list[pages.Block] | None = None,
+    **options: Any,
+) -> None:
+    steps = pages.blocks(page) if steps is None else steps
+    outputs = follow(steps, directory, replace=replace, leave_out=LEFT_OUT, **options)
     wrong = []
     for step, output in zip(steps, outputs, strict=True):
         after = step.following
@@ -131,6 +139,49 @@ def test_kafka_with_prometheus(tmp_path: Path) -> None:
     (tmp_path / "deploy").symlink_to(support.ROOT / "deploy")
     metrics, prometheus = free_ports(2)
     check("docs/tutorials/kafka.md", tmp_path, {"9464": str(metrics), "9090": str(prometheus)})
+
+
+def spark_page() -> tuple[list[pages.Block], list[pages.Block]]:
+    """The steps on Spark, and the recipes of other engines with the table that they read."""
+    steps = pages.blocks("docs/tutorials/spark.md")
+    recipes = [step for step in steps if step.text.startswith(("import dask", "import ray"))]
+    assert len(recipes) == 2
+    after = [
+        step for step in steps if step.id in {recipe.following.id for recipe in recipes if recipe.following}
+    ]
+    rest = [step for step in steps if step not in recipes and step not in after]
+    return rest, [rest[0], *recipes]
+
+
+@pytest.mark.timeout(660)  # ten programs of Java begin, beside whatever else runs
+def test_a_table_on_spark(tmp_path: Path) -> None:
+    """A step that fails, or prints something else than the page shows: a failure that did not happen, too."""
+    home = Path(pyspark.__file__).parent
+    if shutil.which("java") is None:
+        support.unavailable("Java", "install it (Debian: apt-get install openjdk-17-jdk-headless)")
+    program = tmp_path / ".bin" / "spark-class"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{home}/bin/spark-class" "$@"\n')
+    program.chmod(0o755)
+    [port] = free_ports(1)
+    check(
+        "docs/tutorials/spark.md",
+        tmp_path,
+        {"7077": str(port)},
+        steps=spark_page()[0],
+        environment={"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},  # of short lives
+        ignore="PySpark does not yet fully support pandas",
+        seconds=600,
+    )
+
+
+@pytest.mark.everything
+def test_a_table_on_dask_and_ray(tmp_path: Path) -> None:
+    """A recipe that fails, or whose sums are not those of one process."""
+    for package in ("dask", "ray"):
+        if importlib.util.find_spec(package) is None:
+            support.unavailable(package, "pip install --group engines")
+    check("docs/tutorials/spark.md", tmp_path, steps=spark_page()[1])
 
 
 def test_what_a_page_shows_is_compared() -> None:

@@ -31,6 +31,7 @@ def follow(
     leave_out: str = "(?!)",
     environment: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
+    ignore: str | None = None,
 ) -> list[str]:
     """Do the blocks of a page in a folder.
 
@@ -48,6 +49,8 @@ def follow(
         Variables that are set besides those of this process.
     seconds
         After so long it is given up.
+    ignore
+        Beginning of a warning, of another package, that is no error.
 
     Returns
     -------
@@ -70,8 +73,9 @@ def follow(
         (programs / name).chmod(0o755)
     (directory / ".steps.json").write_text(json.dumps(printed))
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    warnings = ["-W", "error", *([] if ignore is None else ["-W", f"ignore:{ignore}"])]
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", __file__, ".steps.json"],
+        [sys.executable, *warnings, __file__, ".steps.json"],
         cwd=directory,
         env={**os.environ, "PATH": path, **(environment or {})},
         stdin=subprocess.DEVNULL,
