@@ -232,7 +232,7 @@ def test_declared_values_of_csv_are_its_texts(folder: Path) -> None:
     assert batch[names].astype(float).to_numpy().tolist() == wanted
 
 
-def far(rows: int = 300) -> pd.DataFrame:
+def far(rows: int) -> pd.DataFrame:
     """A table whose column `b` is in cents, and the bounds are those of euros."""
     return frame(rows).assign(b=100.0 + frame(rows)["b"])
 
@@ -240,10 +240,10 @@ def far(rows: int = 300) -> pd.DataFrame:
 @pytest.mark.parametrize("learner", ["auc.PairOGD", "auc.PairMoments"])
 def test_values_outside_bounds_are_counted_for_learners_without_privacy(folder: Path, learner: str) -> None:
     configured(folder, learner, "")
-    parquet(far(), folder / "far" / "1.parquet", folder / "far" / "2.parquet")
+    parquet(far(1200), folder / "far" / "1.parquet", folder / "far" / "2.parquet")
     result = call("fraud.toml", "far", "--output", "far.json", "--processes", 2, "--json")
-    assert json.loads(result.stdout)["values_outside_bounds"] == {"b": 300}
-    assert "most values of 'b' in 300 rows are outside of the bounds" in result.stderr
+    assert json.loads(result.stdout)["values_outside_bounds"] == {"b": 1200}
+    assert "most values of 'b' in 1,200 rows are outside of the bounds" in result.stderr
     assert "outside" not in call("fraud.toml", "t", "--output", "in.json", "--json").output
 
 
