@@ -85,12 +85,12 @@ class Forest(ClassifierMixin, ForestLearner):
     Notes
     -----
     Features are real numbers or strings by name, in any order; no scaling or encoding is needed. A missing
-    feature is a value of its own, and so is every string. A new name gets a new column. In a frame an empty
-    cell is a missing feature; in a record leave the feature out. A number that never varies, such as 1 for
-    each word of a text, stands for its presence. Where absent means 0 and numbers vary, as counts do, give 0.
-    A number given as text, as by `river.stream.iter_csv` without `converters`, is a text; after 100 such
-    records there is a warning. None, NaN, infinity, numbers beyond 1e50, bytes and empty records raise
-    `RecordError` and leave the learner unchanged.
+    feature is a value of its own, and so is every string. A new name gets a new column. None, NaN and
+    `pandas.NA` are missing features. A number that never varies, such as 1 for each word of a text, stands
+    for its presence. Where absent means 0 and numbers vary, as counts do, give 0. A number given as text, as
+    by `river.stream.iter_csv` without `converters`, is a text; after 100 such records there is a warning.
+    Infinity, numbers beyond 1e50, bytes and records without a feature raise `RecordError` and leave the
+    learner unchanged.
 
     A record takes O(trees log nodes + features), and memory is bounded: 2.2 MB, with strings 2.5 MB, and 37
     kB a feature. From 1000 features on, fewer records are kept for the boosted trees: 4 million values, but
@@ -167,9 +167,7 @@ class Forest(ClassifierMixin, ForestLearner):
             except Exception:  # an unknown name, or a value that struct refuses
                 gaps = self._read(x, grow=False)
         p: float = forest.forest_proba(self._state, gaps)
-        if p != p:
-            raise self._unusable(x)
-        return self._labelled(p)
+        return self.predict_proba_one(self._present(x)) if p != p else self._labelled(p)
 
 
 Array = NDArray[np.float64]
@@ -396,11 +394,13 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         gaps = self._read(x, grow=True)
         if which == len(self._classes):
             if forest.forest_score_classes(self._state, self._others, gaps, self._scratch()):
-                raise self._unusable(x)
+                self.learn_one(self._present(x), y)
+                return
             self._admit(label)
         done = forest.forest_learn_class(self._state, self._others, which, gaps)
         if done == forest.UNUSABLE:
-            raise self._unusable(x)
+            self.learn_one(self._present(x), y)
+            return
         if done == forest.DUE:
             forest.forest_rebuild(self._state, self._others)
         if self._coded and self._watching:
@@ -414,7 +414,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         gaps = self._read(x, grow=False)
         scores = self._scratch()
         if forest.forest_score_classes(self._state, self._others, gaps, scores):
-            raise self._unusable(x)
+            return self._scores(self._present(x))
         return scores[: len(self._classes)]
 
     def score_one(self, x: Mapping[Any, Any]) -> float:

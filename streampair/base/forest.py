@@ -612,6 +612,9 @@ class ForestLearner(Learner):
             else:
                 columns.pack(*columns.take(x))
         except Exception:  # an unknown name, or a value that struct refuses
+            if type(x) is dict and len(x) == columns.expected:
+                # Values before the one that was refused have been packed, over whatever was scattered.
+                self._state[forest.FOREST_FEW] = 0.0
             if type(x) is dict and x and self._pairs is None:
                 if columns.expected < 0:
                     columns.prepare(x)
@@ -650,9 +653,10 @@ class ForestLearner(Learner):
 
     @staticmethod
     def _values(x: Any) -> dict[Hashable, float]:
-        """All features of a record, each checked; texts as their codes."""
+        """All features of a record that are not missing, each checked; texts as their codes."""
         if not isinstance(x, Mapping) or not x:
             _features.read_record(x)
+        x = _features.present(x)
         if not any(isinstance(value, str) for value in x.values()):
             return _features.read_record(x)
         values: dict[Hashable, float] = {}
@@ -687,12 +691,19 @@ class ForestLearner(Learner):
                 stacklevel=3,
             )
 
-    def _unusable(self, x: Any) -> RecordError:
-        try:
-            self._values(x)
-        except RecordError as error:
-            return error
-        raise AssertionError("the kernel refused a record that the slow check accepts")
+    def _present(self, x: Any) -> dict[Any, Any]:
+        """The record that the kernel has refused, without what is missing in it.
+
+        Raises
+        ------
+        RecordError
+            If another value cannot be used.
+        """
+        self._values(x)
+        remaining = _features.present(x)
+        if len(remaining) == len(x):
+            raise AssertionError("the kernel refused a record that the slow check accepts")
+        return remaining
 
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
         """Update every expert on this record, then count it in its leaves, which may split.
@@ -722,7 +733,8 @@ class ForestLearner(Learner):
         learn = forest.forest_learn if self._pairs is None else forest.forest_learn_pair
         done = learn(self._state, label, gaps)
         if done == forest.UNUSABLE:
-            raise self._unusable(x)
+            self.learn_one(self._present(x), y)
+            return
         if done == forest.DUE:
             forest.forest_rebuild(self._state, NO_CLASSES)
         if self._unnamed and label < 0.0:
@@ -742,9 +754,7 @@ class ForestLearner(Learner):
         """
         gaps = self._read(x, grow=False)
         score: float = forest.forest_score(self._state, gaps)
-        if score != score:
-            raise self._unusable(x)
-        return score
+        return self.score_one(self._present(x)) if score != score else score
 
     def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
         """Contribution of each feature to the score of a record.

@@ -561,6 +561,18 @@ def is_missing(cell: object) -> bool:
     return cell is None or cell is np.ma.masked or type(cell).__name__ in ("NAType", "NaTType")
 
 
+def present(x: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The features of a record that are not missing: without those that are None, NaN or `pandas.NA`."""
+    return {name: cell for name, cell in x.items() if not (is_missing(cell) or _is_nan(cell))}
+
+
+def _is_nan(cell: object) -> bool:
+    try:
+        return math.isnan(as_number(cell))
+    except Exception:  # a text, or no number; a value may raise anything
+        return False
+
+
 def copied(x: Any) -> dict[Any, Any]:
     """Copy a record into a new dict; an object that is not a record gives an empty one. Never raises."""
     try:

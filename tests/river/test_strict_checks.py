@@ -70,7 +70,11 @@ def _takes(model: Any, value: Any) -> bool:
     """Whether it is a feature, or a gap, to the learner."""
     if isinstance(value, str):
         return bool(model.takes_text)
-    return model.takes_nulls and (value is None or (isinstance(value, float) and math.isnan(value)))
+    return (
+        model.takes_gaps
+        and not is_private(model)
+        and (value is None or (isinstance(value, float) and math.isnan(value)))
+    )
 
 
 def _check_bad_value(fresh: Any, value: Any, message: str, learned: int) -> None:

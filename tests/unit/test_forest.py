@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Iterator
@@ -149,7 +150,7 @@ def test_texts_from_the_first_event_on() -> None:
         assert other.score_one(x) == model.score_one(x)
 
 
-@pytest.mark.parametrize("bad", [b"bytes", None, math.nan, math.inf, 1e51, [1.0]], ids=repr)
+@pytest.mark.parametrize("bad", [b"bytes", math.inf, 1e51, [1.0]], ids=repr)
 @pytest.mark.parametrize("others", [{}, {"amount": 1.0, "new": "x"}])
 def test_what_stays_no_feature(bad: Any, others: dict[str, Any]) -> None:
     model = small()
@@ -164,6 +165,55 @@ def test_what_stays_no_feature(bad: Any, others: dict[str, Any]) -> None:
     with pytest.raises(RecordError, match="country"):
         model.learn_many(X, pd.Series([True, False]))
     assert frozen(model) == before
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, [1.0], b"x", math.inf])
+def test_a_record_that_is_refused_leaves_no_value_to_the_next(bad: Any) -> None:
+    """Its first values have been packed when the second is refused; the next record lacks the first."""
+    model, rng = auc.Forest(4, 63, seed=3), random.Random(1)
+    for _ in range(200):
+        a, b = rng.gauss(0.0, 1.0), rng.gauss(0.0, 1.0)
+        model.learn_one({"a": a, "b": b}, a + b > 0.0)
+    score, before = model.score_one({"b": 1.0}), frozen(model)
+    assert score != model.score_one({"a": 5.0, "b": 1.0})
+    assert model.score_one({"b": 1.0}) == score
+    with contextlib.suppress(RecordError):
+        model.score_one({"a": 5.0, "b": bad})
+    assert model.score_one({"b": 1.0}) == score
+    assert frozen(model) == before
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        auc.Forest(4, 63, seed=3),
+        auc.Forest(4, 63, seed=3, loss=losses.Hinge()),
+        auc.MulticlassForest(4, 63, seed=3),
+        ranking.Forest(4, 63, seed=3),
+    ],
+    ids=repr,
+)
+def test_a_missing_value_is_a_feature_that_is_left_out(model: Any) -> None:
+    """Whatever says so; of a number, of a text, and of a name that no record has had."""
+    one, two = model.clone(), model.clone()
+    values = (None, math.nan, np.float64("nan"), pd.NA, pd.NaT)
+    for i, (x, y) in enumerate(mixed(300)):
+        missing = {name: values[i % 5] for j, name in enumerate((*x, "new")) if (i + j) % 4 == 0}
+        remaining = {name: value for name, value in x.items() if name not in missing}
+        whole, label = {**x, **missing}, float(y) if isinstance(model, ranking.Forest) else y
+        if not remaining:
+            continue
+        for call in ("explain_one", "predict_one"):
+            assert getattr(one, call)(whole) == getattr(two, call)(remaining)
+        one.learn_one(whole, label)
+        two.learn_one(remaining, label)
+        if i == 200:
+            assert frozen(one) == frozen(two)
+    assert frozen(one) == frozen(two)
+    assert "new" not in one.feature_names
+    with pytest.raises(RecordError, match="no features"):
+        one.learn_one({"amount": None}, y)
+    assert frozen(one) == frozen(two)
 
 
 def test_a_score_before_changes_nothing_of_what_is_learned() -> None:
@@ -788,7 +838,7 @@ def test_what_is_no_class(bad: Any) -> None:
     with pytest.raises(RecordError, match=r"in row 1, the label.*Fix: "):
         model.learn_many(pd.DataFrame({"amount": [1.0, 2.0]}), pd.Series(["new", bad], dtype=object))
     for x in ({"amount": math.inf}, {"amount": None}, {"fresh": [1]}):
-        with pytest.raises(RecordError, match=r"amount|fresh"):
+        with pytest.raises(RecordError, match=r"amount|fresh|no features"):
             model.learn_one(x, "new")
     assert frozen(model) == before
 
