@@ -115,16 +115,14 @@ def backfill(
 ) -> None:
     """Learn a model from a table in files, with the configuration of a lane.
 
-    The model is a file that learner.start can name, so that a new lane begins with it. `auc.PairFTRL`,
-    `auc.PrivateForest` and `ranking.PairFTRL` read the table twice, and write each release to the account
-    before it is drawn (docs/history.md). PairMoments reads it once; all of these use all cores. PairOGD and
-    other learners that are not private read it once, in the order of the files, on one core. Without privacy
-    `--output start.state` keeps all that was learned, with records if the learner has a buffer: a lane that
-    begins with it goes on as if it had read the table.
+    The model is a file that learner.start can name (docs/history.md). `auc.PairFTRL`, `auc.PrivateForest` and
+    `ranking.PairFTRL` read the table twice, and write each release to the account before it is drawn.
+    PairMoments reads it once; all of these use all cores. Other learners without privacy read it in the order
+    of the files, on one core. With `--output start.state`, without privacy, a lane goes on as if it had read
+    the table; the file may have records of it.
 
-    A run that ends before its end, also by Ctrl-C or kill -9, is finished by the same command: it goes on
-    where it was. Until then FILE.sums has exact sums of the table, as secret as the table. Progress is
-    written to standard error.
+    After Ctrl-C or kill -9 the same command goes on where it was. Until then FILE.sums has exact sums of the
+    table, as secret as the table. Progress is written to standard error.
     """
     with errors(as_json):
         settings = load_config(config, overrides)
