@@ -237,14 +237,14 @@ def far(rows: int) -> pd.DataFrame:
     return frame(rows).assign(b=100.0 + frame(rows)["b"])
 
 
-@pytest.mark.parametrize("learner", ["auc.PairOGD", "auc.PairMoments"])
-def test_values_outside_bounds_are_counted_for_learners_without_privacy(folder: Path, learner: str) -> None:
-    configured(folder, learner, "")
+def test_values_outside_bounds_are_counted_for_learners_without_privacy(folder: Path) -> None:
     parquet(far(1200), folder / "far" / "1.parquet", folder / "far" / "2.parquet")
-    result = call("fraud.toml", "far", "--output", "far.json", "--processes", 2, "--json")
-    assert json.loads(result.stdout)["values_outside_bounds"] == {"b": 1200}
-    assert "most values of 'b' in 1,200 rows are outside of the bounds" in result.stderr
-    assert "outside" not in call("fraud.toml", "t", "--output", "in.json", "--json").output
+    for learner in ("PairOGD", "PairMoments"):
+        configured(folder, f"auc.{learner}", "")
+        result = call("fraud.toml", "far", "--output", f"{learner}.json", "--processes", 2, "--json")
+        assert json.loads(result.stdout)["values_outside_bounds"] == {"b": 1200}
+        assert "most values of 'b' in 1,200 rows are outside of the bounds" in result.stderr
+        assert "outside" not in call("fraud.toml", "t", "--output", f"{learner} in.json", "--json").output
 
 
 def test_private_bounds_are_judged_by_released_means_alone(folder: Path) -> None:
@@ -862,18 +862,18 @@ def test_the_account_is_no_file_that_a_run_removes(folder: Path, ending: str) ->
     assert account(str(path)) == [(1, True), (2, True)]
 
 
-@pytest.mark.parametrize("learner", ["auc.PairFTRL", "auc.PairMoments", "auc.PairOGD"])
-def test_a_table_without_rows_is_refused(folder: Path, learner: str) -> None:
-    if learner != "auc.PairFTRL":
-        configured(folder, learner, "")
+def test_a_table_without_rows_is_refused(folder: Path) -> None:
     pq.write_table(pq.read_table("t/1.parquet").slice(0, 0), "none.parquet")
-    assert "the table has no rows" in error("none.parquet")
+    for learner in ("auc.PairFTRL", "auc.PairMoments", "auc.PairOGD"):
+        if learner != "auc.PairFTRL":
+            configured(folder, learner, "")
+        assert "the table has no rows" in error("none.parquet")
 
 
-@pytest.mark.parametrize("option", [("--row-id", "id"), ("--account", "account.json"), ("--new-attempt",)])
-def test_options_of_private_learners_are_refused_for_others(folder: Path, option: tuple[str, ...]) -> None:
+def test_options_of_private_learners_are_refused_for_others(folder: Path) -> None:
     configured(folder, "auc.PairMoments", "", declared="")
-    assert f"{option[0]} is for private learners, and PairMoments is not" in error("t", *option, code=2)
+    for option in (("--row-id", "id"), ("--account", "account.json"), ("--new-attempt",), ("--entity", "id")):
+        assert f"{option[0]} is for private learners, and PairMoments is not" in error("t", *option, code=2)
 
 
 def test_a_label_or_an_id_that_is_a_feature_is_refused_before_the_table_is_read(folder: Path) -> None:
@@ -1007,19 +1007,16 @@ def test_a_lane_of_moments_with_a_half_life_scores_with_the_table_until_it_has_l
     assert learner.weights == pytest.approx(plain.weights, abs=0.01)  # both are solved for at other records
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "message"),
-    [
+def test_a_state_of_another_learner_is_refused(folder: Path) -> None:
+    configured(folder, "auc.PairOGD", "")
+    call("fraud.toml", "t", "--output", "start.state")
+    for name, more, message in (
         ("auc.Forest", "", "no state of a streampair.auc.Forest, but of 'streampair.auc.PairOGD'"),
         ("auc.PairOGD", "options = { radius = 3.0 }", "belongs to a learner with radius"),
         ("auc.PairFTRL", PRIVATE, "PairFTRL is private: it begins with a model"),
-    ],
-)
-def test_a_state_of_another_learner_is_refused(folder: Path, name: str, more: str, message: str) -> None:
-    configured(folder, "auc.PairOGD", "")
-    call("fraud.toml", "t", "--output", "start.state")
-    with pytest.raises(StreampairError, match=re.escape(message)):
-        started(name, more)
+    ):
+        with pytest.raises(StreampairError, match=re.escape(message)):
+            started(name, more)
     whole = Path("start.state").read_bytes()
     Path("start.state").write_bytes(whole[:-1])
     with pytest.raises(SnapshotError, match=r"learner\.start: .*damaged"):

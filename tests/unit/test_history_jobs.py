@@ -566,14 +566,11 @@ def test_a_table_of_other_entities_is_refused_and_nothing_is_spent(
     assert not (tmp_path / "account.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
+def test_the_column_of_the_entity_is_one_of_its_own() -> None:
+    for field, message in (
         (None, r"entity is None\. Fix: give the name of a column in EntityLimit"),
         ("y", "'y' is label"),
         ("id", "'id' is"),
-    ],
-)
-def test_the_column_of_the_entity_is_one_of_its_own(field: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        job(features=["a", "b"], entity=privacy.EntityLimit(5, field=field))
+    ):
+        with pytest.raises(ConfigError, match=message):
+            job(features=["a", "b"], entity=privacy.EntityLimit(5, field=field))
