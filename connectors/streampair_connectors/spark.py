@@ -61,7 +61,7 @@ def sums(df: DataFrame, job: Job) -> Sums:
         if name not in df.columns:
             raise RecordError(
                 f"the table has no column {name!r}",
-                fix="name the columns of the table in features= or bounds=, label= and row_id=",
+                fix="name the columns of the table in features= or bounds=, label=, row_id= and entity=",
             )
     used = _numbered(df).select([f"c{df.columns.index(name)}" for name in job.columns])
     parts = used.mapInArrow(_sums_task(job), "sums binary").collect()

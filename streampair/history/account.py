@@ -180,16 +180,19 @@ class AttemptAccount:
             os.close(folder)
 
 
-def attempts_of(path: str | Path) -> int:
-    """How many attempts an account has at one stage, of the stage with more: mu^2 is so many times as large.
+def attempts_of(path: str | Path) -> tuple[str, int]:
+    """The digest of the job of an account, and its attempts at one stage, of the stage with more.
+
+    mu^2 is so many times as large. Without a file the digest is empty, and there are none.
 
     Raises
     ------
     StoreError
         If the file cannot be read, or is no account.
     """
-    book = AttemptAccount(Path(path), _read(Path(path), None))
-    return max(book.attempts(1), book.attempts(2))
+    document = _read(Path(path), None)
+    book = AttemptAccount(Path(path), document)
+    return document.job, max(book.attempts(1), book.attempts(2))
 
 
 @contextlib.contextmanager

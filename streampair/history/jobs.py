@@ -122,7 +122,8 @@ def _assumed_of_entities(plain: _Plain) -> str:
     return (
         f"a row holds records of one entity, which its column {plain.entity!r} names; these names are "
         f"public, and at most {plain.records} rows have the same one (`fit` and `streampair backfill` count "
-        "them in a table of at most 100,000,000 rows)"
+        "them in a table of at most 100,000,000 rows); a learner that begins with the model has these "
+        "entities, not others such as the cards of a customer"
     )
 
 
@@ -225,7 +226,8 @@ class Job:
         A new `auc.PairFTRL`, `auc.PrivateForest` or `ranking.PairFTRL` with its budget, `bounds` and labels.
         Its features are `features`, or those with bounds. Its `warmup` is the expected size of the sample;
         None: as of a stream of so many records. With `entity=EntityLimit(records, field=COLUMN)` all rows of
-        an entity are protected together, and a table with more than `records` of one is refused.
+        an entity are protected together; `fit`, `check_ids` and `streampair backfill` refuse a table with
+        more than `records` of one.
     label
         Column of the label.
     rows
@@ -331,9 +333,10 @@ class Job:
             )
         for text in doubts(settings.epsilon, settings.delta, int(rows), "rows"):
             warnings.warn(text, PrivacyWarning, stacklevel=2)
-        for release in (self._sample_release(settings.warmup), _moments(settings, settings.warmup)):
-            # Before the sizes of both parts are known: what is refused later has spent the first stage.
-            rounding_limit([release.card], settings.epsilon, settings.delta)
+        cards = [self._sample_release(settings.warmup).card, _moments(settings, settings.warmup).card]
+        # Before the sizes of both parts are known: what is refused later has spent the first stage.
+        for together in [cards] if limit is not None else [[card] for card in cards]:
+            rounding_limit(together, settings.epsilon, settings.delta)
 
     def __getstate__(self) -> tuple[_Plain, Standardisation | None]:
         return self._plain, self._standardisation
@@ -351,8 +354,10 @@ class Job:
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """Names of the columns that `sums` reads: the features, the label, and the id of a row."""
-        return (*self._plain.features, self._plain.label, self._plain.row_id)
+        """Names of the columns that `sums` reads: features, the label, the id of a row, and its entity."""
+        plain = self._plain
+        entity = () if plain.entity is None else (plain.entity,)
+        return (*plain.features, plain.label, plain.row_id, *entity)
 
     @property
     def digest(self) -> str:
@@ -475,7 +480,7 @@ class Job:
                 leaves, nulls = _leaf_cells(batch.columns, labels, design)
                 cells = np.concatenate((cells, leaves))
             nulls -= len(labels) - taken
-        return Sums(cells, len(labels), taken, nulls, fingerprint(hashes[0]), batch.kind, digest), hashes
+        return Sums(cells, len(labels), taken, nulls, fingerprint(hashes), batch.kind, digest), hashes
 
     def _parts(self) -> tuple[str, Target, Design]:
         """What every batch needs, made once in a process: digest, labels, and vectors."""
@@ -567,7 +572,8 @@ class Job:
 
         def finish(drawn: Floats, book: AttemptAccount) -> Standardisation:
             d = len(self._plain.features)
-            plan = plan_sample(self._settings().mu, d, sums.taken)
+            settings = self._settings()
+            plan = plan_sample(settings.mu, d, sums.taken, settings.relation)
             warmup = Warmup(plan, d)
             means = np.zeros((3, d + 1))
             means[0, :d], means[1, :d] = drawn[:d], drawn[d : 2 * d]
@@ -664,7 +670,7 @@ class Job:
         self._check(sums)
         if (sums.rows - sums.taken, sums.ids, sums.kind) != (done.sampled, done.ids, done.kind):
             raise RecordError(
-                "the row ids are not those that the first stage has read",
+                "the row ids, or their entities, are not those that the first stage has read",
                 fix="read the same table in both stages; a table that has changed is a new job",
             )
         state = self._state()
@@ -719,7 +725,7 @@ class Job:
                 return mac(f"{_NAME} sums {stage} attempt {number} ".encode() + exact)
 
             number = book.next_attempt(stage, proof, new=new)
-            self._check_rounding(release.card, number, max(number, book.attempts(3 - stage)))
+            self._check_rounding(release.card, number, book.attempts(3 - stage))
             book.begin(stage, proof(number), number)
             chain = ChainedNoise(secret, f"{_NAME} {digest} stage {stage} attempt {number}".encode())
             chain.advance(exact)
@@ -727,10 +733,21 @@ class Job:
             book.finish(stage, out if isinstance(out, Standardisation) else None)
             return out
 
-    def _check_rounding(self, card: Release, number: int, charged: int) -> None:
-        """Refuse attempts for which the rounding of noise needs more of delta than is kept for it."""
-        epsilon = promised_epsilon(self._settings().mu * math.sqrt(charged), self._plain.delta)
-        rounding_limit([card], epsilon, self._plain.delta, number - 1)
+    def _check_rounding(self, card: Release, number: int, others: int) -> None:
+        """Refuse attempts for which the rounding of noise needs more of delta than is kept for it.
+
+        `number`: attempts at this stage with this one; `others`: those at the other one.
+        """
+        epsilon = promised_epsilon(self._settings().mu * math.sqrt(max(number, others)), self._plain.delta)
+        cards = [card] * number
+        if self._plain.entity is not None:  # its rows may be in both stages
+            other = self.releases[0] if self.stage == 2 else self._second_card()
+            cards += [other] * others
+        rounding_limit(cards, epsilon, self._plain.delta)
+
+    def _second_card(self) -> Release:
+        """The second stage's line of the mechanism card, for a sample of the expected size."""
+        return _moments(self._settings(), self._plain.rows * self._plain.below // 2**64).card
 
     def _model(self, state: TableMomentsState, done: Standardisation, attempts: tuple[int, int]) -> Model:
         plain, settings, learner = self._plain, self._settings(), self._learner()
@@ -773,6 +790,7 @@ class Job:
             ),
             metadata={
                 "history": {
+                    "job": self._digest(None),
                     "rows": plain.rows,
                     "sample": done.sampled,
                     "attempts": list(attempts),

@@ -24,6 +24,8 @@ __all__ = ["Ids", "TableBatch", "fingerprint", "label_numbers", "read_batch"]
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 
+_ODD = np.uint64(0x9E37_79B9_7F4A_7C15)
+
 
 class TableBatch(NamedTuple):
     """Rows of a batch.
@@ -75,7 +77,7 @@ def read_batch(
             found = ", ".join(short(name) for name in list(names)[:8])
             raise RecordError(
                 f"the table has no column {name!r}; it has {found or 'none'}",
-                fix="name the columns of the table in features= or bounds=, label= and row_id=",
+                fix="name the columns of the table in features= or bounds=, label=, row_id= and entity=",
             )
     columns = [_numbers(name, column(name)) for name in features]
     labels, ids = _cells(column(label)), _cells(column(row_id))
@@ -126,7 +128,7 @@ def _numbers(name: Hashable, column: Any) -> NDArray[Any]:
     if column.dtype in (np.dtype(object), nw.Object):  # as pandas has booleans with gaps
         cells = column.tolist() if isinstance(column, np.ndarray) else column.to_list()
         if all(value is None or type(value) in (bool, int, float) for value in cells):
-            return np.array([math.nan if value is None else float(value) for value in cells])
+            return np.array([_number(value) for value in cells])
     if isinstance(column, np.ndarray):
         if column.dtype.kind not in "biuf":
             raise _wrong_type(name, column.dtype, wanted, fix)
@@ -143,6 +145,14 @@ def _numbers(name: Hashable, column: Any) -> NDArray[Any]:
     if column.null_count():
         column = column.cast(nw.Float64)
     return np.asarray(column.to_numpy())
+
+
+def _number(value: float | None) -> float:
+    """A cell as a double; a gap where there is none, or none holds it."""
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:
+        return math.nan
 
 
 def _cells(column: Any) -> NDArray[Any] | list[Any]:
@@ -272,5 +282,9 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str 
 
 
 def fingerprint(hashes: Words) -> int:
-    """A sum over the ids, modulo 2^64: the same for any order, and another one for other ids."""
-    return int(table_sums.id_sum(hashes))
+    """A sum over the rows, modulo 2^64, of hashes of ids (1, n), or of pairs of ids and entities (2, n).
+
+    It is the same for any order, and another one for other ids, or other entities of them.
+    """
+    words = hashes[0] if len(hashes) == 1 else hashes[0] * _ODD + hashes[1]
+    return int(table_sums.id_sum(words))

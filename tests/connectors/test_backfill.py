@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
@@ -40,6 +41,7 @@ from streampair.engine import Record
 from streampair.errors import SnapshotError, StoreError, StreampairError
 from streampair.history import jobs
 from streampair.history.account import AttemptAccount
+from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms.table_moments import SumsRelease
 
 N = 3000
@@ -708,18 +710,41 @@ def test_a_new_attempt_whose_file_could_not_be_written_is_finished_free(
 
 
 def test_check_and_card_count_attempts_after_the_model_of_the_lane(folder: Path) -> None:
+    model = models.loads(made("t", "--processes", 1))
     text = Path("fraud.toml").read_text().replace("[learner]", '[learner]\nstart = "start.json"')
-    Path("fraud.toml").write_text(text + '[store]\ndirectory = "state"\n')
-    made("t", "--processes", 1)
+    approved = promised_epsilon(math.sqrt(2.0) * model.privacy["mu_spent"], model.privacy["delta"])
+    text += f"""
+[store]
+directory = "state"
+[card]
+approved_by = "B. Officer"
+approved_on = 2026-01-01
+review_by = 2100-01-01
+reason = "a test"
+approved_epsilon = {approved!r}
+approved_delta = 1e-6
+"""
+    Path("fraud.toml").write_text(text)
+
+    def warned() -> list[str]:
+        check = CliRunner().invoke(app, ["check", "fraud.toml", "--json"])
+        return [each["text"] for each in json.loads(check.stdout)["findings"] if each.get("warning")]
 
     def said() -> list[str]:
-        check = CliRunner().invoke(app, ["check", "fraud.toml", "--json"])
-        found = [each["text"] for each in json.loads(check.stdout)["findings"] if each.get("warning")]
         card = json.loads(CliRunner().invoke(app, ["budget", "card", "fraud.toml", "--json"]).stdout)
-        return [text for text in [*found, *card["notes"]] if "attempts at the table" in text]
+        return [text for text in [*warned(), *card["notes"]] if "attempts at the table" in text]
 
     assert said() == []
+    assert not any("promises less" in each for each in warned())
+    Path("other.toml").write_text(text.replace("[-1, 1]", "[-2, 2]"))
+    call("other.toml", "t", "--output", "other.json", "--account", "other.account.json")
+    mine = Path("fraud-history.account.json")
+    whole = mine.read_bytes()
+    mine.write_bytes(Path("other.account.json").read_bytes())
+    assert any("is the account of another job than the model's, with 1 attempts" in each for each in warned())
+    mine.write_bytes(whole)
     call("fraud.toml", "t", "--output", "again.json", "--new-attempt")
+    assert any("promises less" in each for each in warned())
     spent = models.load(Path("again.json")).privacy
     for each in said():
         assert "has 2 attempts at the table, and the model counts 1" in each

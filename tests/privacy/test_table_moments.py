@@ -856,6 +856,21 @@ def test_the_audit_reaches_what_is_claimed(
     assert abs(measured - exact) < REJECT * error
 
 
+def test_an_entity_may_have_its_rows_in_both_stages() -> None:
+    """More than one of them has: both have noise for all of its rows, or the spends would not add up."""
+    rows, limit = 10_000, EntityLimit(5000, field="who")
+    one = job(rows, epsilon=1.0, warmup=9000, entity=limit)
+    alone = job(rows, epsilon=1.0, warmup=9000)
+    for first, second in (
+        (one._sample_release(9000), alone._sample_release(9000)),
+        (
+            jobs._moments(one._settings(), 9000),
+            jobs._moments(alone._settings(), 9000),
+        ),
+    ):
+        assert first.sigmas == pytest.approx(5000 * second.sigmas, rel=1e-9)
+
+
 def less_noise(patch: pytest.MonkeyPatch) -> None:
     plan, moments = jobs.plan_sample, jobs.moments_release
     patch.setattr(jobs, "plan_sample", lambda mu, *more: plan(1.1 * mu, *more))

@@ -539,6 +539,19 @@ def test_all_rows_of_an_entity_are_protected_together(tmp_path: Path) -> None:
     limit = privacy.EntityLimit(3, field="who")
     lane = model.to_online(learner(features=["a", "b"], entity=limit, horizon=4000))
     assert lane.privacy.mu_spent == pytest.approx(model.privacy["mu_spent"])
+    assert one.columns == ("a", "b", "y", "id", "who")
+    # What is known of the noise of the first release, in the square of its size.
+    released = [
+        each.standardised(each.sums(table), KEY, account=tmp_path / f"{number}")._standardisation
+        for number, each in enumerate((one, job(rows, warmup=one._settings().warmup)))
+    ]
+    noise = [np.array(found.cross[1]) for found in released if found is not None]
+    assert noise[0] == pytest.approx(25.0 * noise[1], rel=0.2)  # the spreads are released, too
+    # A second stage with other entities of the rows is refused.
+    second = one.standardised(one.sums(table), KEY, account=tmp_path / "c.json")
+    swapped = second.sums(table.assign(who=table["who"].to_numpy()[::-1]))
+    with pytest.raises(RecordError, match="or their entities, are not those"):
+        second.release(swapped, KEY, account=tmp_path / "c.json")
     texts = table.assign(who=table["who"].astype(str))
     assert history.fit(one, [texts], KEY, account=tmp_path / "b.json").privacy == model.privacy
 

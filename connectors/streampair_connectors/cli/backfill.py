@@ -348,7 +348,11 @@ def _release(
     if second is None:
         number = job.next_attempt(account, new_attempt=new)
         if not checked():
-            log.warning("ids_not_compared", rows=table.rows, next_step="check that no two rows have one id")
+            log.warning(
+                "ids_not_compared",
+                rows=table.rows,
+                next_step="check that no two rows have one id, and no entity more rows than its limit",
+            )
         sums = read(JobPass(job, table.reader, number), "rows, stage 1 of 2")
         second = job.standardised(sums, key, account=account, new_attempt=new)
     try:

@@ -451,7 +451,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             "over topics": f"{budget.over_topics}: {budget.why}",
         }
     further = further_attempts(settings)
-    notes = *report.notes, *settings.privacy_notes, *([] if further is None else [further])
+    notes = *report.notes, *settings.privacy_notes, *([] if further is None else [further.text])
     report = report.replace(notes=notes)
     deployment = {
         "application": settings.app,

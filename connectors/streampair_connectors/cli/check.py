@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streampair.engine.labels import table_bytes
 from streampair.errors import ConfigError, SourceError, StoreError, StreampairError
@@ -220,8 +220,9 @@ def _check_learner(config: Config, report: Report) -> Any:
         )
     if learner.start is not None:
         report.good("learner.start", _start_text(config))
-        if (further := further_attempts(config)) is not None:
-            report.doubtful("learner.start", further)
+        further = further_attempts(config)
+        if further is not None:
+            report.doubtful("learner.start", further.text)
     if privacy is not None:
         report.good(
             "privacy",
@@ -326,7 +327,22 @@ def _start_text(config: Config) -> str:
     return f"{text}, which has {len(names) - len(new)} of the {len(names)} features{begin}"
 
 
-def further_attempts(config: Config) -> str | None:
+class FurtherAttempts(NamedTuple):
+    """What is in the account of a table, and not in the model that a lane begins with.
+
+    Attributes
+    ----------
+    text
+        In words.
+    mu2
+        mu^2 of it.
+    """
+
+    text: str
+    mu2: float
+
+
+def further_attempts(config: Config) -> FurtherAttempts | None:
     """What further attempts at the table of learner.start spend, which its model does not count; None: none.
 
     By the account where `streampair backfill` has it without --account.
@@ -339,16 +355,27 @@ def further_attempts(config: Config) -> str | None:
     model = None
     if config.learner.start is not None and not config.learner.public_start:
         model = start_model(config)
-    counted = 0 if model is None else max(model.metadata.get("history", {}).get("attempts", [0]))
-    made = attempts_of(config.history_account) if counted else 0
-    if model is None or model.privacy is None or made <= counted:
+    history = {} if model is None else model.metadata.get("history", {})
+    if model is None or model.privacy is None or "job" not in history:
         return None
+    counted = max(history["attempts"])
+    job, made = attempts_of(config.history_account)
     of_model, delta = model.privacy["mu_spent"], model.privacy["delta"]
+    if made and job != history["job"]:
+        return FurtherAttempts(
+            f"{config.history_account.name} is the account of another job than the model's, with {made} "
+            "attempts: if its table has the same people, add its mu to that of this learner, by squares "
+            "(docs/history.md)",
+            0.0,
+        )
+    if made <= counted:
+        return None
     mu = of_model * math.sqrt(made / counted)
-    return (
+    return FurtherAttempts(
         f"{config.history_account.name} has {made} attempts at the table, and the model counts {counted}: "
         f"who is in the table has spent mu {mu:.4g} on it, epsilon {promised_epsilon(mu, delta):.4g} at "
-        f"delta {delta:g}, of which the figures of this learner hold mu {of_model:.4g} (docs/history.md)"
+        f"delta {delta:g}, of which the figures of this learner hold mu {of_model:.4g} (docs/history.md)",
+        mu * mu - of_model * of_model,
     )
 
 
@@ -489,10 +516,13 @@ def _check_approval(config: Config, privacy: PrivacyReport | None, report: Repor
         return
     today = datetime.now(UTC).date()
     approved = f"{card.approved}, approved on {card.approved_on} by {card.approved_by}"
-    if not _within(card, privacy):
+    further = further_attempts(config)
+    mu2 = privacy.mu_budget**2 + (0.0 if further is None else further.mu2)
+    epsilon = privacy.epsilon_budget if further is None else promised_epsilon(math.sqrt(mu2), privacy.delta)
+    if not _within(card, epsilon, privacy.delta):
         report.doubtful(
             "card",
-            f"{approved}, and the configuration promises less: epsilon {privacy.epsilon_budget:g} at delta "
+            f"{approved}, and the configuration promises less: epsilon {epsilon:g} at delta "
             f"{privacy.delta:g}: lower them in learner.options, or have these approved and set "
             f"card.{', '.join(APPROVAL[1:-1])} and {APPROVAL[-1]} anew",
         )
@@ -508,14 +538,12 @@ def _check_approval(config: Config, privacy: PrivacyReport | None, report: Repor
         report.good("card", f"{approved}, to be reviewed by {card.review_by}")
 
 
-def _within(card: CardConfig, privacy: PrivacyReport) -> bool:
+def _within(card: CardConfig, epsilon: float, delta: float) -> bool:
     """Whether the promise is no weaker than what has been approved."""
     assert card.approved_epsilon is not None
     assert card.approved_delta is not None
     # What a report says of a budget is computed from its mu, to some digits.
-    if privacy.epsilon_budget > card.approved_epsilon * (1.0 + 1e-6):
-        return False
-    return privacy.delta <= card.approved_delta
+    return epsilon <= card.approved_epsilon * (1.0 + 1e-9) and delta <= card.approved_delta
 
 
 def _check_codecs(report: Report) -> None:

@@ -248,6 +248,11 @@ class TableMomentsPlan(SecondMomentsPlan):
     def _one_move(self) -> float:
         return self.diameter
 
+    @property
+    def _last_move(self) -> float:
+        # Not the rows that fit into this part alone: the entity's others may be in the sample (Lemma 98 f).
+        return _rows_of(self.relation) * self._one_move
+
     def card(self) -> tuple[Release, ...]:
         """The one release."""
         (release,) = super().card()
