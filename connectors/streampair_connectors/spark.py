@@ -58,11 +58,7 @@ def sums(df: DataFrame, job: Job) -> Sums:
     for name in job.columns:
         if not isinstance(name, str):
             raise ConfigError(f"the job names a column by the number {name}", fix="name columns by texts")
-        if name not in df.columns:
-            raise RecordError(
-                f"the table has no column {name!r}",
-                fix="name the columns of the table in features= or bounds=, label=, row_id= and entity=",
-            )
+    _check_columns(df, job.columns, "name the columns in features= or bounds=, label=, row_id= and entity=")
     used = _numbered(df).select([f"c{df.columns.index(name)}" for name in job.columns])
     parts = used.mapInArrow(_sums_task(job), "sums binary").collect()
     if not parts:
@@ -93,6 +89,8 @@ def score(df: DataFrame, model: models.Model, column: str = "score") -> DataFram
     ------
     ConfigError
         If the table has a column of that name.
+    RecordError
+        If the table lacks a feature of the model, or has two columns of its name.
     pyspark.errors.PythonException
         When Spark computes it, if a row cannot be scored: it quotes the RecordError of the model.
 
@@ -103,8 +101,20 @@ def score(df: DataFrame, model: models.Model, column: str = "score") -> DataFram
     """
     if column in df.columns:
         raise ConfigError(f"the table has a column {column!r} already", fix="name another one with column=")
+    _check_columns(df, model.features, "rename or make it: the names are those of the model, with their case")
     schema = StructType([*df.schema.fields, StructField(column, DoubleType(), nullable=False)])
     return _numbered(df).mapInArrow(_score_task(models.dumps(model), df.columns, column), schema)
+
+
+def _check_columns(df: DataFrame, names: Iterable[object], fix: str) -> None:
+    """Refuse a table without one of these columns, or with two of a name, as Spark has after a join."""
+    for name in names:
+        count = df.columns.count(str(name))
+        if count != 1:
+            raise RecordError(
+                f"the table has {'no column' if count == 0 else f'{count} columns'} {name!r}",
+                fix=fix if count == 0 else "drop all but one of them",
+            )
 
 
 def _numbered(df: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import fcntl
 import json
 import math
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import psutil
 import pyarrow as pa
 import pyarrow.csv
@@ -273,6 +275,53 @@ def decoded(data: pd.DataFrame, declared: str, folder: Path) -> list[dict[str, A
     decode = json_decoder(config.input, gaps=True, texts=True)
     rows = json.loads(data.to_json(orient="records"))
     return [decode(Record(i, json.dumps(row).encode())).x for i, row in enumerate(rows)]
+
+
+def test_cells_of_csv_are_those_of_a_lane(folder: Path) -> None:
+    """True and dates are texts; a column of texts and numbers is refused, since a cell has one type there."""
+    rows = [["true", "2026-11-30", '"one\ntwo"'], ["false", "2026-12-01", "three"]] * 30_000
+    lines = [f"{','.join(cells)},{i % 2}" for i, cells in enumerate(rows)]
+    Path("x.csv").write_text("a,b,c,y\n" + "\n".join(lines) + "\n")
+    found = rows_of(folder / "x.csv", 'features = ["a", "b", "c"]')
+    assert len(found) == 60_000  # in more than one block, with line breaks in cells
+    assert found[["a", "b", "c"]].iloc[:2].to_numpy().tolist() == [
+        ["true", "2026-11-30", "one\ntwo"],
+        ["false", "2026-12-01", "three"],
+    ]
+    Path("mixed.csv").write_text("a,b,y\n1,unknown,1\n0,1,0\n")
+    configured(folder, "auc.PairOGD", "", 'features = ["a", "b"]')
+    assert "the column 'b' has texts and numbers" in error("mixed.csv")
+
+
+def test_declared_values_are_texts_wherever_they_stand(folder: Path) -> None:
+    declared = 'features = { a = [-1, 1], code = ["01", "02"] }'
+    config = load_config(configured(folder, "auc.PairOGD", "", declared))
+    for code in ("01", "02"):
+        parquet(frame(40), folder / "h" / f"code={code}" / "x.parquet")
+    table = tables.open_table([folder / "h"], config.input, ["y"])
+    both = pd.concat(batch.to_pandas() for part, _ in table.parts for batch in table.reader.batches(part))
+    assert both[["code=01", "code=02"]].sum().tolist() == [40, 40]
+    codes = pa.array([decimal.Decimal("1.00"), decimal.Decimal("2.00")])
+    data = pa.table({"a": [0.5, 0.5], "y": [True, False], "code": codes})
+    pq.write_table(data, "decimal.parquet")
+    assert "'code' is of type decimal128(3, 2)" in error("decimal.parquet")
+
+
+def test_texts_of_polars_are_read(folder: Path) -> None:
+    pl.from_pandas(frame(40)).write_ipc("x.arrow")
+    configured(folder, "auc.PairOGD", "", 'features = ["a", "other"]')
+    call("fraud.toml", "x.arrow", "--output", "start.json")
+
+
+def test_a_forest_leaves_out_rows_without_a_feature(folder: Path) -> None:
+    data = frame(200)
+    data.loc[150, ["a", "b"]] = None
+    parquet(data, folder / "x.parquet")
+    configured(folder, "auc.Forest", "options = { seed = 1 }")
+    learner = auc.Forest(seed=1)
+    whole = data.drop(index=150)
+    learner.learn_many(whole[["a", "b"]], whole["y"])
+    assert made("x.parquet") == models.dumps(learner)
 
 
 NUMBER = 'features = ["a", "b"]\nfields = { a = "number" }'
@@ -1046,6 +1095,27 @@ def test_a_state_of_another_learner_is_refused(folder: Path) -> None:
     Path("start.state").write_bytes(whole[:-1])
     with pytest.raises(SnapshotError, match=r"learner\.start: .*damaged"):
         started("auc.PairOGD")
+
+
+def test_a_file_that_exists_is_kept_next_to_the_sums_of_another_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "_SAVE_EVERY", -1.0)
+        patch.setattr(passes.Partial, "check", stop)
+        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, code=130)
+    assert Path("start.json.sums").exists()
+    os.utime("start.json.sums", (1, 1))
+    Path("start.json").write_text("the model of a lane")
+    parquet(frame(N - 1), folder / "u" / "1.parquet")
+    said = call("fraud.toml", "u", "--output", "start.json", code=2).stderr
+    assert "exists, and a lane may have begun with it" in said
+    assert Path("start.json").read_text() == "the model of a lane"
+    assert "is written to a file" in call("fraud.toml", "u", "--output", ".", code=2).stderr
+
+
+def stop(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_private_learner_writes_no_state(folder: Path) -> None:

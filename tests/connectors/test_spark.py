@@ -19,7 +19,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from streampair_connectors import spark
 
-from streampair import auc, history, models
+from streampair import auc, history, models, privacy
 from streampair.errors import ConfigError, RecordError
 
 N = 3000
@@ -134,6 +134,21 @@ def test_scores_have_the_bits_of_one_process(session: SparkSession, tmp_path: Pa
     assert found.drop_columns("score").sort_by("row") == data.sort_by("row")
 
 
+def test_rows_of_an_entity_have_the_bits_of_one_process(session: SparkSession) -> None:
+    data = table().append_column("who", pa.array(np.arange(N) // 3))
+    learner = auc.PairFTRL(
+        1.0,
+        1e-6,
+        features=["a.mount", "`age"],
+        bounds={"a.mount": (0, 500), "`age": (18, 90)},
+        positive="yes",
+        negative="no",
+        entity=privacy.EntityLimit(3, field="who"),
+    )
+    job = history.Job(learner, label="fraud", rows=N, row_id="row", salt="payments")
+    assert spark.sums(in_parts(session, data, 4), job) == job.sums(data)
+
+
 def test_what_is_refused(session: SparkSession) -> None:
     data, job = table(300), new_job(300)
     df = session.createDataFrame(data)
@@ -154,5 +169,11 @@ def test_what_is_refused(session: SparkSession) -> None:
     twice = df.unionAll(df).coalesce(1)
     with pytest.raises(PythonException, match="200 row ids occur twice in the column 'row'"):
         spark.sums(twice, job)
+    model = fitted("linear", Path())
+    with pytest.raises(RecordError, match="the table has no column 'kind'"):
+        spark.score(df.withColumnRenamed("note", "Kind"), model)
+    both = df.toDF("row", "a.mount", "`age", "fraud", "fraud")
+    with pytest.raises(RecordError, match="the table has 2 columns 'fraud'"):
+        spark.sums(both, job)
     with pytest.raises(ConfigError, match="the table has a column 'note' already"):
         spark.score(df, fitted("linear", Path()), column="note")

@@ -159,7 +159,7 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     )
     from streampair_connectors.history.tables import open_table
 
-    if is_stream(wanted.output):
+    if is_stream(wanted.output) or wanted.output.is_dir():
         raise ConfigError("the model is written to a file", fix="name it with --output start.json")
     learner = _learner(config)
     private = isinstance(learner, LEARNERS)
@@ -184,12 +184,13 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     check_outputs({**outputs, "--account": account if private else None}, {**known, **files})
     processes = min(wanted.processes or _processes(table.rows), len(table.parts))
     with lock(locked), readers(processes) as pool:
-        if wanted.output.is_file() and not place.exists():  # which a run has that was killed after the model
+        kept = Partial(place, table.fingerprint())
+        # A run that was killed after it had written the model has left the sums of the whole table.
+        if wanted.output.is_file() and not kept.is_whole(len(table.parts), wanted.output):
             raise ConfigError(
                 f"{wanted.output} exists, and a lane may have begun with it",
                 fix="name another --output, or move that file away",
             )
-        kept = Partial(place, table.fingerprint())
 
         def read(work: Any, what: str) -> Any:
             with _progress(console, what, table.rows) as progress:

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from streampair.base.forest import ForestLearner
 from streampair.engine.outside import Outside
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
 from streampair.history import Job, Sums
-from streampair_connectors.history.tables import Part, Reader, TableColumns, TableFiles
+from streampair_connectors.history.tables import Part, Reader, TableColumns, TableFiles, with_value
 
 __all__ = ["InOrder", "JobPass", "MomentsPass", "Partial", "Pass", "check_ids", "lock", "readers", "run_pass"]
 
@@ -122,7 +123,10 @@ class InOrder:
             if names:
                 cells = [batch.column(name).to_numpy() for name in names]
                 found.rows(names, np.column_stack(cells).astype(np.float64))
-            rows = batch.filter(batch.column(self.label).is_valid())  # others are not learned, as in a lane
+            # Others are not learned, as in a lane; nor by a forest those without a feature.
+            rows = with_value(batch, [self.label])
+            if isinstance(learner, ForestLearner):
+                rows = with_value(rows, [name for name in rows.column_names if name != self.label])
             learner.learn_many(rows.drop_columns(self.label), rows.column(self.label))
         return Learned(learner, outside + Counter(found.counts))
 
@@ -166,6 +170,15 @@ class Partial:
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path, self._fingerprint = path, fingerprint
+
+    def is_whole(self, parts: int, made: Path) -> bool:
+        """Whether it is of this table, all of whose parts are in it, and `made` was written after it."""
+        try:
+            saved = unpack(self.path.read_bytes())
+            later = made.stat().st_mtime_ns >= self.path.stat().st_mtime_ns
+        except (SnapshotError, OSError):
+            return False
+        return later and (saved.get("table"), saved.get("done")) == (self._fingerprint, parts)
 
     def load(self, work: Pass) -> tuple[int, Any]:
         """Number of parts that are summed up, and their total; 0 and None at the beginning of a pass.

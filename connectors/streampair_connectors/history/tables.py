@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,13 @@ except ImportError:
         fix="pip install '.[history]' in the clone, or pip install pyarrow",
     ) from None
 
-__all__ = ["Part", "Reader", "TableColumns", "TableFiles", "open_table"]
+__all__ = ["Part", "Reader", "TableColumns", "TableFiles", "open_table", "with_value"]
 
 # As in a lane, an empty cell alone is a gap, of texts too.
-_CSV = ds.CsvFileFormat(convert_options=pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True))
+_CSV = ds.CsvFileFormat(
+    parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+    convert_options=pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+)
 _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -60,18 +64,21 @@ class Reader:
         For each part of a time that is a feature, the column of the time, its unit, and the part.
     texts
         Columns of texts that spell numbers.
+    words
+        Columns of CSV in which none does: a lane would read some cells as numbers.
     """
 
     schema: Any
-    categories: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    times: tuple[tuple[str, tuple[str, str, str]], ...]
-    texts: tuple[str, ...]
+    categories: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    times: tuple[tuple[str, tuple[str, str, str]], ...] = ()
+    texts: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         """A digest of what is read, and how."""
         columns = [(field.name, str(field.type)) for field in self.schema]
-        plain = repr((columns, self.categories, self.times, self.texts))
+        plain = repr((columns, self.categories, self.times, self.texts, self.words))
         return hashlib.blake2b(plain.encode(), digest_size=32).hexdigest()
 
     def batches(self, part: Part) -> Iterator[Any]:
@@ -117,8 +124,12 @@ class Reader:
             take = pc.day_of_week if part == "weekday" else getattr(pc, part)
             out[name] = take(read[time])
         for name, column in out.items():
+            if name in self.words:
+                _check_words(name, column)
             if name in self.texts:
                 out[name] = _spelled(name, column)
+            elif pa.types.is_string_view(column.type):  # which has few functions
+                out[name] = pc.cast(column, pa.large_string())
             elif pa.types.is_decimal(column.type):
                 out[name] = pc.cast(column, pa.float64())
         return pa.table(out)
@@ -135,6 +146,29 @@ def _spelled(name: str, column: Any) -> Any:
             fix="write numbers, such as 12.5, and nothing where there is none; or correct input.features",
         ) from None
     return pc.take(pa.array(numbers, pa.float64()), pc.index_in(column, pa.array(texts, column.type)))
+
+
+def with_value(table: Any, names: Sequence[str]) -> Any:
+    """The rows of an Arrow table that have a value in one of these columns."""
+    return table.filter(reduce(pc.or_, (table.column(name).is_valid() for name in names))) if names else table
+
+
+def _check_words(name: str, column: Any) -> None:
+    """Refuse numbers in a column of texts of CSV."""
+    if any(_spells(text) for text in pc.unique(column).to_pylist() if text is not None):
+        raise RecordError(
+            f"the column {name!r} has texts and numbers, which a lane reads each as what it is",
+            fix=f'leave the texts out and add {name} = "number" to input.fields; or declare its values, '
+            f'{name} = ["...", ...], in input.features',
+        )
+
+
+def _spells(text: str) -> bool:
+    try:
+        number_of_text(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _moments(name: str, kind: str, column: Any) -> Any:
@@ -205,7 +239,7 @@ class TableFiles:
 
     def columns(self, names: Sequence[str]) -> TableColumns:
         """The batches of these columns, in order."""
-        reader = Reader(pa.schema([self.reader.schema.field(name) for name in names]), (), (), ())
+        reader = Reader(pa.schema([self.reader.schema.field(name) for name in names]))
         return TableColumns(tuple(part for part, _ in self.parts), reader)
 
     def fingerprint(self) -> str:
@@ -260,13 +294,13 @@ def open_table(
             fix=f"give files of one format, with one of the endings {', '.join(_FORMATS)}",
         )
     (kind,) = kinds
-    dataset = _dataset(files, kind)
+    categories, times = declared.categories(), declared.time_parts()
+    codes = set() if categories is None else set(map(str, categories.places))
+    dataset = _dataset(files, kind, codes)
     features = declared.source_names() if declared.features is not None else None
     if features is None:
         taken = {*others, declared.label, declared.id, declared.time}
         features = [name for name in dataset.schema.names if name not in taken]
-    categories, times = declared.categories(), declared.time_parts()
-    codes = set() if categories is None else set(map(str, categories.places))
     plain = set(features) - codes - {time for time, _ in times.values()}
     texts = declared.features is None or (texts and not isinstance(declared.features, dict))
     numbers = {name for name in plain if not texts or declared.fields.get(name) == "number"}
@@ -276,6 +310,9 @@ def open_table(
     for name in numbers:
         known = kind == "csv" or declared.fields.get(name) == "number"
         _check_number(name, schema.field(name).type, known=known)
+    for name in codes:
+        _check_code(name, schema.field(name).type)
+    words = [name for name in plain - numbers if kind == "csv" and _is_text(schema.field(name).type)]
     reader = Reader(
         schema,
         ()
@@ -286,12 +323,13 @@ def open_table(
         ),
         tuple((name, (time, declared.fields[time], part)) for name, (time, part) in times.items()),
         tuple(spelled),
+        tuple(sorted(words)),
     )
     return TableFiles(tuple(files), tuple(_parts(dataset)), reader)
 
 
-def _dataset(files: Sequence[str], kind: Any) -> Any:
-    """The files, with the columns in their paths."""
+def _dataset(files: Sequence[str], kind: Any, codes: Container[str]) -> Any:
+    """The files, with the columns in their paths; `codes`: columns of texts, such as 01."""
     form = _CSV if kind == "csv" else kind
     try:
         dataset = ds.dataset(files, format=form)
@@ -303,7 +341,12 @@ def _dataset(files: Sequence[str], kind: Any) -> Any:
                 f"{name!r} is a column of {files[0]}, and in the paths of the files too",
                 fix=f"rename the folders {name}=..., or leave the column out of the files",
             )
-        return ds.dataset(files, format=form, partitioning="hive") if of_paths else dataset
+        if not of_paths:
+            return dataset
+        found = ds.dataset(files, format=form, partitioning="hive").schema
+        fields = [found.field(name) for name in sorted(of_paths)]
+        columns = pa.schema([f.with_type(pa.string()) if f.name in codes else f for f in fields])
+        return ds.dataset(files, format=form, partitioning=ds.partitioning(columns, flavor="hive"))
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(files[0], type(error).__name__) from None
 
@@ -317,6 +360,16 @@ def _check_number(name: str, kind: Any, *, known: bool) -> None:
         f"the column {name!r} is of type {kind}, and [input] declares a number",
         fix=f'write numbers, or declare its values, {name} = ["...", ...], in input.features{texts}',
     )
+
+
+def _check_code(name: str, kind: Any) -> None:
+    """Refuse a column whose values are not written as those that are declared, such as 1.00 for 1."""
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (_is_text(values) or _is_number(values) or pa.types.is_boolean(values)):
+        raise RecordError(
+            f"the column {name!r} is of type {kind}, and input.features declares its values",
+            fix="make it a column of texts, as they are in the events of the lane",
+        )
 
 
 def _is_text(kind: Any) -> bool:
@@ -371,8 +424,9 @@ def _common_schema(dataset: Any, names: Sequence[str], of_csv: Mapping[str, Any]
         columns = pa.schema(
             [
                 (
-                    f.with_type(of_csv[f.name])
-                    if f.name in of_csv and (_is_number(f.type) or of_csv[f.name] == pa.string())
+                    # A lane reads numbers and texts: true and 2026-11-30 are texts.
+                    f.with_type(of_csv[f.name] if _is_number(f.type) else pa.string())
+                    if f.name in of_csv
                     else f
                 ).remove_metadata()
                 for f in fields
