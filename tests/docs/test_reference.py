@@ -137,9 +137,10 @@ def test_what_the_reference_shows_is_public_and_all_of_it() -> None:
     import streampair
 
     pages_shown = {path.stem for path in (pages.DOCS / "api").glob("*.md")} - {"index", "cli"}
-    assert pages_shown == {*streampair.__all__, "errors", "engine"}
+    assert pages_shown == {*streampair.__all__, "errors", "engine", "spark"}
     for name in pages_shown:
-        assert f"::: streampair.{name}" in pages.text_of(f"docs/api/{name}.md")
+        package = "streampair_connectors" if name == "spark" else "streampair"
+        assert f"::: {package}.{name}" in pages.text_of(f"docs/api/{name}.md")
         assert f"({name}.md)" in pages.text_of("docs/api/index.md")
 
 

@@ -158,7 +158,7 @@ def test_the_audit_of_the_whole_path_reaches_what_is_claimed(
 def less_noise(patch: pytest.MonkeyPatch) -> None:
     """Of the table, a tenth."""
     plan, moments = jobs.plan_sample, jobs.moments_release
-    patch.setattr(jobs, "plan_sample", lambda mu, d, rows: plan(1.1 * mu, d, rows))
+    patch.setattr(jobs, "plan_sample", lambda mu, *more: plan(1.1 * mu, *more))
     patch.setattr(
         jobs,
         "moments_release",
