@@ -710,18 +710,23 @@ def test_attempts_end_before_the_rounding_of_noise_exceeds_its_part(
     counts = []
     limit = jobs.rounding_limit
 
-    def look(kinds: Any, epsilon: float, delta: float, forks: int = 0) -> int:
-        counts.append((forks, epsilon))
-        return limit(kinds, epsilon, delta, forks)
+    def look(kinds: Any, epsilon: float, delta: float) -> int:
+        counts.append((len(kinds), epsilon))
+        return limit(kinds, epsilon, delta)
 
-    first = job()
-    sums = first.sums(table())
-    monkeypatch.setattr(jobs, "rounding_limit", look)
-    for _ in range(3):
-        first.standardised(sums, KEY, account=path, new_attempt=True)
-    assert [forks for forks, _ in counts] == [0, 1, 2]
-    assert counts[0][1] == pytest.approx(1.0)
-    assert counts[2][1] > 1.7
+    columns = table()
+    for learner, expected in (({}, [1, 2, 3, 1]), (ENTITY, [1, 2, 3, 4])):  # an entity may be in both parts
+        counts.clear()
+        columns["who"], first = np.arange(N) // 3, job(**learner)
+        sums, book = first.sums(columns), path.with_name(f"{len(learner)}")
+        with monkeypatch.context() as patch:
+            patch.setattr(jobs, "rounding_limit", look)
+            for _ in range(3):
+                second = first.standardised(sums, KEY, account=book, new_attempt=True)
+            second.release(second.sums(columns), KEY, account=book)
+        assert [count for count, _ in counts] == expected
+        assert counts[0][1] == pytest.approx(1.0)
+        assert counts[2][1] > 1.7
 
 
 # ---- what tasks hold -------------------------------------------------------------------------------------
