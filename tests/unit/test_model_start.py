@@ -77,7 +77,7 @@ def test_what_was_learned_counts(phishing: models.Model) -> None:
     for x, y in PHISHING[:HALF]:
         kept.learn_one(x, y)
     went_on, begun = progressive(kept), progressive(phishing.to_online(auc.PairOGD(seed=1)))
-    assert begun[0] == pytest.approx(went_on[0], abs=0.002)
+    assert begun[0] == pytest.approx(went_on[0], abs=0.001)
     assert begun[1] == pytest.approx(went_on[1], abs=0.01)
     alone = roc_auc_score(labels, [phishing.score_one(x) for x in rows])
     assert begun[0] > alone - 0.002
