@@ -165,6 +165,26 @@ def test_property_tests_try_the_same_examples_and_a_search_new_ones(tmp_path: Pa
     assert again == always
 
 
+NEIGHBOURS = """
+import other
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+@settings(max_examples=400)
+@given(st.integers(0, 2**60))
+def test_numbers(number):
+    assert number not in other.NUMBERS
+"""
+
+
+def test_property_tests_try_the_same_examples_whatever_modules_are_loaded(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(f"NUMBERS = {[2**57 + 98_765 * k for k in range(50)]}\n")
+    assert run_here(tmp_path, NEIGHBOURS).returncode == 0
+    # A search does try the numbers of other modules.
+    found = run_here(tmp_path, NEIGHBOURS, "-m", "hypothesis", "--hypothesis-profile=search")
+    assert "1 failed" in found.stdout
+
+
 CHANCE = """
 import os
 import random

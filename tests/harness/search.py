@@ -15,6 +15,8 @@ from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 MORE = int(os.environ.get("STREAMPAIR_SEARCH", "3"))
 """So many times the examples that a test asks for are tried by a search."""
@@ -39,6 +41,20 @@ hypothesis.settings.register_profile(
     "search", hypothesis.settings.get_profile("streampair"), derandomize=False, database=None
 )
 hypothesis.settings.load_profile("streampair")
+
+_collected_constants = providers._get_local_constants
+
+
+def _constants() -> Constants:
+    """The numbers and texts of loaded modules, which hypothesis tries too, in a search alone.
+
+    Which modules are loaded depends on the tests that ran before in the same process, so a test would try
+    other examples with other neighbours, ``derandomize`` or not. Hypothesis has no setting for this.
+    """
+    return _collected_constants() if searching() else providers._local_constants
+
+
+providers._get_local_constants = _constants
 
 _CASE = re.compile(r"[^\n]*: \w+\(\n(.*)\n\)", re.S)
 _ARGUMENT = re.compile(r"^    (?=\w+=)", re.M)

@@ -190,12 +190,15 @@ def test_one_cell_of_a_frame_changes_its_own_record_alone(name: str, kind: str, 
 @example("false")
 @example("Infinity")
 @example("-NaN")
+@example(str(2**127))
 def test_a_text_is_the_number_that_pandas_and_polars_read_in_a_column_of_numbers(text: str) -> None:
     """Else the numbers of a column would move a little when a text joins them."""
-    for column in (
-        pd.read_csv(io.StringIO(f'a\n"{text}"\n')).a,
-        pl.read_csv(io.StringIO(f'a\n"{text}"\n'))["a"],
-    ):
+    columns = [pd.read_csv(io.StringIO(f'a\n"{text}"\n')).a]
+    try:
+        columns.append(pl.read_csv(io.StringIO(f'a\n"{text}"\n'))["a"])
+    except pl.exceptions.ComputeError:  # polars has no place for an integer above 2**127
+        assert abs(int(text)) >= 2**127
+    for column in columns:
         if len(column) == 1 and str(column.dtype).lower() in ("float64", "int64", "bool", "boolean"):
             read = float(column[0]) if column[0] is not None else math.nan
             if read == read:
