@@ -1,4 +1,4 @@
-"""A private model of a table at epsilon 1, beside DP-EBM and DP-SGD: AUC and time of the processor.
+"""A private model of a table at epsilon 1, next to DP-EBM and DP-SGD: AUC and time of the processor.
 
     python benchmarks/history_rivals.py --rivals PYTHON [--data DIR] [--noises 5] [--json] [NAME ...]
 

@@ -153,7 +153,7 @@ def spark_page() -> tuple[list[pages.Block], list[pages.Block]]:
     return rest, [rest[0], *recipes]
 
 
-@pytest.mark.timeout(660)  # ten programs of Java begin, beside whatever else runs
+@pytest.mark.timeout(660)  # ten programs of Java begin, next to whatever else runs
 def test_a_table_on_spark(tmp_path: Path) -> None:
     """A step that fails, or prints something else than the page shows: a failure that did not happen, too."""
     home = Path(pyspark.__file__).parent

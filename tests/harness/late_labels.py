@@ -204,7 +204,7 @@ def by_arrival(
 def verify_learned(app: App, records: Sequence[OrderedRecord]) -> None:
     """What was learned is what a lane learns of these records that is not interrupted.
 
-    If not, both states are kept beside the configuration.
+    If not, both states are kept next to the configuration.
     """
     config = load_config(app.path)
     lane = build_lane(config, json_decoder(config.input))
