@@ -6,7 +6,6 @@ the model file, the release of the lane's warm-up and those of its blocks.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections.abc import Callable
@@ -16,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from harness.audit_mutants import small_noise
+from harness.table_mutants import both_stages, less_noise
 
 from streampair import auc, history, models, privacy
 from streampair.assurance.audit import _outcome
 from streampair.assurance.canary import Impulses
-from streampair.history import jobs
-from streampair.history.jobs import Job, Sums
+from streampair.history.jobs import Job
 from streampair.models import starting
 from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms.standardization import Warmup
@@ -153,33 +152,6 @@ def test_the_audit_of_the_whole_path_reaches_what_is_claimed(
     assert 0.0 < found.lower <= found.claim
     assert promised_epsilon(found.lower, DELTA) < found.epsilon
     assert abs(found.noise - 1.0) < REJECT / math.sqrt(4 * (RUNS - 1))
-
-
-def less_noise(patch: pytest.MonkeyPatch) -> None:
-    """Of the table, a tenth."""
-    plan, moments = jobs.plan_sample, jobs.moments_release
-    patch.setattr(jobs, "plan_sample", lambda mu, *more: plan(1.1 * mu, *more))
-    patch.setattr(
-        jobs,
-        "moments_release",
-        lambda plan: dataclasses.replace(moments(plan), sigmas=moments(plan).sigmas / 1.1),
-    )
-
-
-def both_stages(patch: pytest.MonkeyPatch) -> None:
-    """The sample is not disjoint: the second stage sums up all rows, and nobody counts."""
-    patch.setattr(Job, "_check", lambda self, sums: None)
-    true = Job._sums_and_ids
-
-    def all_rows(self: Job, batch: Any) -> tuple[Sums, np.ndarray]:
-        sums, ids = true(self, batch)
-        if self.stage == 1:
-            return sums, ids
-        whole = Job.__new__(Job)
-        whole.__setstate__((dataclasses.replace(self._plain, below=0), self._standardisation))
-        return dataclasses.replace(sums, cells=true(whole, batch)[0].cells), ids
-
-    patch.setattr(Job, "_sums_and_ids", all_rows)
 
 
 def exact_start(patch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.moments import climb
+from harness.table_mutants import both_stages, less_noise
 from naive import random_trees as naive_trees
 from naive import table_moments as naive
 from scipy import stats
@@ -874,32 +875,6 @@ def test_an_entity_may_have_its_rows_in_both_stages() -> None:
         ),
     ):
         assert first.sigmas == pytest.approx(5000 * second.sigmas, rel=1e-9)
-
-
-def less_noise(patch: pytest.MonkeyPatch) -> None:
-    plan, moments = jobs.plan_sample, jobs.moments_release
-    patch.setattr(jobs, "plan_sample", lambda mu, *more: plan(1.1 * mu, *more))
-    patch.setattr(
-        jobs,
-        "moments_release",
-        lambda plan: dataclasses.replace(moments(plan), sigmas=moments(plan).sigmas / 1.1),
-    )
-
-
-def both_stages(patch: pytest.MonkeyPatch) -> None:
-    """The sample is not disjoint: the second stage sums up all rows, and nobody counts."""
-    patch.setattr(jobs.Job, "_check", lambda self, sums: None)
-    true = Job.sums
-
-    def all_rows(self: Job, batch: Any) -> Sums:
-        sums = true(self, batch)
-        if self.stage == 1:
-            return sums
-        whole = Job.__new__(Job)
-        whole.__setstate__((dataclasses.replace(self._plain, below=0), self._standardisation))
-        return dataclasses.replace(sums, cells=true(whole, batch).cells)
-
-    patch.setattr(Job, "sums", all_rows)
 
 
 def leaves_of_moments(patch: pytest.MonkeyPatch) -> None:
