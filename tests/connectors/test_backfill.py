@@ -403,25 +403,58 @@ def test_a_model_is_not_overwritten(folder: Path, monkeypatch: pytest.MonkeyPatc
         assert "name another --output" in said
         assert Path("start.json").read_text() == "of a lane"
         assert not Path("fraud-history.account.json").exists()
-    # A run that has ended between its model and the removal of its sums goes on.
-    model = made("t", "--processes", 1)
+    # A run that has ended between its model and the removal of its sums goes on, and no other one does.
+    for learner, options in (("auc.PairMoments", ""), ("auc.PairFTRL", PRIVATE)):
+        configured(folder, learner, options)
+        model = made("t", "--processes", 1)
+        Path("start.json").unlink()
+        Path("fraud-history.account.json").unlink(missing_ok=True)
+        killed_before_the_sums_are_removed(monkeypatch)
+        assert Path("start.json").read_bytes() == model
+        for other, more in (("auc.PairOGD", ()), ("auc.PairFTRL", ("--account", "other.json"))):
+            configured(folder, other, PRIVATE.replace("1.0", "2.0") if more else "")
+            command = "fraud.toml", "t", "--output", "start.json"
+            assert "start.json exists" in call(*command, *more, code=2).stderr
+        assert Path("start.json").read_bytes() == model
+        assert not Path("other.json").exists()
+        configured(folder, learner, options)
+        call("fraud.toml", "t", "--output", "start.json")
+        assert Path("start.json").read_bytes() == model
+        assert not Path("start.json.sums").exists()
+    assert account() == [(1, True), (2, True)]
+    # Nor one that asks for a new attempt when the attempt has ended.
     Path("start.json").unlink()
     Path("fraud-history.account.json").unlink()
-    true = AttemptAccount.finish
+    killed_before_the_sums_are_removed(monkeypatch, attempt_ended=True)
+    command = "fraud.toml", "t", "--output", "start.json"
+    assert "start.json exists" in call(*command, "--new-attempt", code=2).stderr
+    assert "start.json exists" in call(*command, code=2).stderr
+    assert Path("start.json").read_bytes() == model
+    assert not Path("start.json.sums").exists()
 
-    def finish(self: AttemptAccount, stage: Any, released: Any) -> None:
+
+def killed_before_the_sums_are_removed(
+    monkeypatch: pytest.MonkeyPatch, *, attempt_ended: bool = False
+) -> None:
+    """End a run that has written its model; `attempt_ended`: the account says that its attempt is over."""
+    true, finish = backfill.write_file, AttemptAccount.finish
+
+    def write(path: Path, data: bytes) -> None:
+        true(path, data)
+        if not attempt_ended:
+            raise KeyboardInterrupt
+
+    def finished(self: AttemptAccount, stage: Any, released: Any) -> None:
+        finish(self, stage, released)
         if stage == 2:
             raise KeyboardInterrupt
-        true(self, stage, released)
 
     with monkeypatch.context() as patch:
-        patch.setattr(AttemptAccount, "finish", finish)
+        patch.setattr(backfill, "write_file", write)
+        patch.setattr(AttemptAccount, "finish", finished)
         said = call("fraud.toml", "t", "--output", "start.json", code=130).stderr
     assert "the same command goes on where it was" in said
-    assert Path("start.json").exists()
-    call("fraud.toml", "t", "--output", "start.json")
-    assert Path("start.json").read_bytes() == model
-    assert account() == [(1, True), (2, True)]
+    assert Path("start.json.sums").exists()
 
 
 # ---- interrupted runs ------------------------------------------------------------------------------------
@@ -521,12 +554,14 @@ def test_ctrl_c_ends_all_processes_at_once(folder: Path) -> None:
     assert made("t", "--processes", 1) == wanted(auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS))
 
 
-def interrupted(monkeypatch: pytest.MonkeyPatch, parts: int = 3) -> None:
-    """Press Ctrl-C while so many parts have been read."""
+def interrupted(
+    monkeypatch: pytest.MonkeyPatch, kind: Any = passes.JobPass, parts: int = 3, *more: object
+) -> None:
+    """Press Ctrl-C while that many parts have been read by a kind of passes; `more`: options."""
     read: list[int] = []
-    true = passes.JobPass.part
+    true = kind.part
 
-    def part(self: passes.JobPass, part: Any) -> Any:
+    def part(self: Any, part: Any) -> Any:
         read.append(1)
         if len(read) == parts:
             raise KeyboardInterrupt
@@ -534,8 +569,8 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, parts: int = 3) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(passes, "_SAVE_EVERY", -1.0)
-        patch.setattr(passes.JobPass, "part", part)
-        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, code=130)
+        patch.setattr(kind, "part", part)
+        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, *more, code=130)
     assert Path("start.json.sums").exists()
 
 
@@ -635,19 +670,7 @@ def test_a_run_that_was_interrupted_does_not_go_on_with_another_label(
         parquet(rows.assign(other=~rows["y"]), folder / "t" / f"{file}.parquet")
     right = made("t", "--processes", 1, "--label", "other")
     Path("start.json").unlink()
-    true, read = passes.MomentsPass.part, list[int]()
-
-    def part(self: passes.MomentsPass, part: Any) -> Any:
-        read.append(1)
-        if len(read) == 3:
-            raise KeyboardInterrupt
-        return true(self, part)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(passes, "_SAVE_EVERY", -1.0)
-        patch.setattr(passes.MomentsPass, "part", part)
-        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, code=130)
-    assert Path("start.json.sums").exists()
+    interrupted(monkeypatch, passes.MomentsPass)
     assert made("t", "--processes", 1, "--label", "other") == right
 
 
@@ -722,16 +745,7 @@ def test_a_second_model_is_asked_for_before_the_table_is_read(
 def test_a_new_attempt_that_was_interrupted_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made("t", "--processes", 1)
     Path("start.json").unlink()
-    with monkeypatch.context() as patch:
-        true = passes.JobPass.part
-
-        def part(self: passes.JobPass, part: Any) -> Any:
-            if self.job.stage == 2:
-                raise KeyboardInterrupt
-            return true(self, part)
-
-        patch.setattr(passes.JobPass, "part", part)
-        call("fraud.toml", "t", "--output", "start.json", "--processes", 1, "--new-attempt", code=130)
+    interrupted(monkeypatch, passes.JobPass, 4 + 1, "--new-attempt")  # at the first part of the second stage
     assert account() == [(1, True), (2, True), (1, True)]
     made("t", "--processes", 1, "--new-attempt")
     assert account() == [(1, True), (2, True)] * 2
@@ -1022,20 +1036,12 @@ def test_other_learners_read_in_order(
     learner = kind(seed=1)
     learner.learn_many(frame()[["a", "b"]], frame()["y"])
     assert made("t") == models.dumps(learner)
+    Path("start.json").unlink()
+    interrupted(monkeypatch, passes.InOrder)
     true, read = passes.InOrder.part, list[int]()
-
-    def part(self: passes.InOrder, part: Any) -> Any:
-        read.append(1)
-        if len(read) == 3:
-            raise KeyboardInterrupt
-        return true(self, part)
-
-    monkeypatch.setattr(passes, "_SAVE_EVERY", -1.0)
-    monkeypatch.setattr(passes.InOrder, "part", part)
-    call("fraud.toml", "t", "--output", "again.json", code=130)
-    call("fraud.toml", "t", "--output", "again.json")
-    assert Path("again.json").read_bytes() == models.dumps(learner)
-    assert len(read) == 3 + 2
+    monkeypatch.setattr(passes.InOrder, "part", lambda self, part: read.append(1) or true(self, part))
+    assert made("t") == models.dumps(learner)
+    assert len(read) == 2
 
 
 def started(name: str, learner: str = "") -> Any:

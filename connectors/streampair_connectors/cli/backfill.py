@@ -185,12 +185,15 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     processes = min(wanted.processes or _processes(table.rows), len(table.parts))
     with lock(locked), readers(processes) as pool:
         kept = Partial(place, table.fingerprint())
-        # A run that was killed after it had written the model has left the sums of the whole table.
-        if wanted.output.is_file() and not kept.is_whole(len(table.parts), wanted.output):
-            raise ConfigError(
-                f"{wanted.output} exists, and a lane may have begun with it",
-                fix="name another --output, or move that file away",
-            )
+
+        def check_new(last: Any) -> None:
+            """Refuse to replace a file, but that of this run, if it was killed after its `last` pass."""
+            whole = last is not None and kept.is_whole(last, len(table.parts), wanted.output)
+            if wanted.output.is_file() and not whole:
+                raise ConfigError(
+                    f"{wanted.output} exists, and a lane may have begun with it",
+                    fix="name another --output, or move that file away",
+                )
 
         def read(work: Any, what: str) -> Any:
             with _progress(console, what, table.rows) as progress:
@@ -200,13 +203,13 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
         if row_id is not None:
             job = Job(learner, label=label, rows=table.rows, row_id=row_id, salt=f"{config.app} history")
             checked = partial(check_ids, job, table.columns(named), pool)
-            model = _release(config, job, table, wanted, checked, read)
+            model = _release(config, job, table, wanted, checked, check_new, read)
             _warn_ends(config, model, job.releases[0].sigma)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
             assert model.privacy is not None
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
         else:
-            model, outside = _learned(config, learner, table, wanted.output, label, read)
+            model, outside = _learned(config, learner, table, wanted.output, label, check_new, read)
             warn_outside(config.app, outside, table.rows, "rows")
             result |= {"values_outside_bounds": dict(outside)} if outside else {}
         place.unlink(missing_ok=True)
@@ -214,14 +217,22 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
 
 
 def _learned(
-    config: Config, learner: Any, table: Any, output: Path, label: str, read: Callable[[Any, str], Any]
+    config: Config,
+    learner: Any,
+    table: Any,
+    output: Path,
+    label: str,
+    check_new: Callable[[Any], None],
+    read: Callable[[Any, str], Any],
 ) -> tuple[models.Model, Mapping[str, int]]:
     """Write the model or the state of a learner without privacy; and how many values were outside bounds."""
     from streampair_connectors.history.passes import InOrder, MomentsPass
 
     kind = MomentsPass if _merges(learner) else InOrder
     bounds = config.input.without_categories().bounds() or {}
-    learner, outside = read(kind(learner, table.reader, label, bounds), "rows")
+    work = kind(learner, table.reader, label, bounds)
+    check_new(work)
+    learner, outside = read(work, "rows")
     model = models.export(learner)
     if not model.slots:
         raise RecordError(
@@ -333,6 +344,7 @@ def _release(
     table: Any,
     wanted: Request,
     checked: Callable[[], bool],
+    check_new: Callable[[Any], None],
     read: Callable[[Any, str], Any],
 ) -> models.Model:
     """Both stages of a job; what the account says has been released is not released again."""
@@ -347,6 +359,7 @@ def _release(
     new, account = wanted.new_attempt, wanted.account or config.history_account
     second = second_stage(job, account, new_attempt=new)
     if second is None:
+        check_new(None)
         number = job.next_attempt(account, new_attempt=new)
         if not checked():
             log.warning(
@@ -360,8 +373,11 @@ def _release(
         number = second.next_attempt(account, new_attempt=new)
     except PrivacyError:  # the model has been released: what a run left that died after it is of no use
         _derived(wanted.output, "sums").unlink(missing_ok=True)
+        check_new(None)
         raise
-    sums = read(JobPass(second, table.reader, number), "rows, stage 2 of 2")
+    last = JobPass(second, table.reader, number)
+    check_new(last)
+    sums = read(last, "rows, stage 2 of 2")
 
     def save(model: models.Model) -> None:
         write_file(wanted.output, models.dumps(model))

@@ -171,14 +171,15 @@ class Partial:
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path, self._fingerprint = path, fingerprint
 
-    def is_whole(self, parts: int, made: Path) -> bool:
-        """Whether it is of this table, all of whose parts are in it, and `made` was written after it."""
+    def is_whole(self, work: Pass, parts: int, made: Path) -> bool:
+        """Whether this pass over this table has ended in it, and `made` was written after it."""
         try:
             saved = unpack(self.path.read_bytes())
             later = made.stat().st_mtime_ns >= self.path.stat().st_mtime_ns
         except (SnapshotError, OSError):
             return False
-        return later and (saved.get("table"), saved.get("done")) == (self._fingerprint, parts)
+        found = saved.get("table"), saved.get("pass"), saved.get("done")
+        return later and found == (self._fingerprint, work.name, parts)
 
     def load(self, work: Pass) -> tuple[int, Any]:
         """Number of parts that are summed up, and their total; 0 and None at the beginning of a pass.
