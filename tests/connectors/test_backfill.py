@@ -789,13 +789,13 @@ approved_delta = 1e-6
 """
     Path("fraud.toml").write_text(text)
 
-    def warned() -> list[str]:
-        check = CliRunner().invoke(app, ["check", "fraud.toml", "--json"])
+    def warned(*more: str) -> list[str]:
+        check = CliRunner().invoke(app, ["check", "fraud.toml", "--json", *more])
         return [each["text"] for each in json.loads(check.stdout)["findings"] if each.get("warning")]
 
-    def said() -> list[str]:
-        card = json.loads(CliRunner().invoke(app, ["budget", "card", "fraud.toml", "--json"]).stdout)
-        return [text for text in [*warned(), *card["notes"]] if "attempts at the table" in text]
+    def said(*more: str) -> list[str]:
+        card = json.loads(CliRunner().invoke(app, ["budget", "card", "fraud.toml", "--json", *more]).stdout)
+        return [text for text in [*warned(*more), *card["notes"]] if "attempts at the table" in text]
 
     assert said() == []
     assert not any("promises less" in each for each in warned())
@@ -813,6 +813,16 @@ approved_delta = 1e-6
         assert "has 2 attempts at the table, and the model counts 1" in each
         assert f"has spent mu {spent['mu_spent']:.4g} on it, epsilon {spent['epsilon_spent']:.4g} at" in each
     assert len(said()) == 2
+    counted = said()
+    mine.rename("elsewhere.json")
+    assert ["there is no account" in each for each in [text for text in warned() if "account" in text]] == [
+        True
+    ]
+    assert not any("promises less" in each for each in warned())
+    found = [each.replace("elsewhere.json", mine.name) for each in said("--account", "elsewhere.json")]
+    assert found == counted
+    assert any("promises less" in each for each in warned("--account", "elsewhere.json"))
+    Path("elsewhere.json").rename(mine)
     Path("fraud.toml").write_text(Path("fraud.toml").read_text().replace("start.json", "again.json"))
     assert said() == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import math
@@ -24,7 +25,9 @@ from harness.support import at_row
 from sklearn.metrics import roc_auc_score
 from streampair_connectors.cli import audit
 from streampair_connectors.cli.app import app
-from streampair_connectors.config import parse_config
+from streampair_connectors.config import MetricsConfig, parse_config
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_learner
 from typer.testing import CliRunner
 
@@ -380,6 +383,26 @@ def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:
     assert not ports["metrics.address"]["ok"]
     assert "192.0.2.1" in ports["metrics.address"]["text"]
     assert "correct metrics.address" in ports["metrics.address"]["fix"]
+
+
+def test_check_tells_the_port_of_the_running_application_from_one_that_is_taken(config: Path) -> None:
+    async def checked(app: str) -> dict[str, Any]:
+        telemetry = Telemetry()
+        telemetry.health(app, "starting")
+        server = MetricsServer(telemetry, MetricsConfig(address="127.0.0.1:0"))
+        await server.start()
+        address = f"metrics.address={server.url.removeprefix('http://')}"
+        code = 0 if app == "fraud" else 1
+        result = await asyncio.to_thread(call, "check", config, "--json", "--set", address, code=code)
+        await server.stop()
+        (found,) = (f for f in json.loads(result.stdout)["findings"] if f["check"] == "metrics.address")
+        return found
+
+    mine, other = asyncio.run(checked("fraud")), asyncio.run(checked("fraud-2"))
+    assert mine["ok"]
+    assert "is in use by the application 'fraud', which runs" in mine["text"]
+    assert not other["ok"]
+    assert "cannot listen on" in other["text"]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz"])

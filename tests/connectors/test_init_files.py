@@ -379,6 +379,26 @@ def test_label_candidates() -> None:
     assert label_candidates(fields_of(events, cells=False)) == ["is_fraud", "vip", "kind"]
 
 
+def test_a_label_with_a_broken_event_is_the_label(table: Path) -> None:
+    """And a field that gives it away is left out as without that event."""
+    labelled = {True: {"refunded_at": "2026-01-02"}, False: {}}
+    events = [{"a": i, "is_fraud": i % 300 == 0, "vip": i % 2 == 0, "result": 1} for i in range(3000)]
+    for event in events:
+        event |= labelled[event["is_fraud"]]
+    for odd in ("?", 7, ["x"], {"x": 1}):
+        events[1200]["is_fraud"] = odd
+        Path("events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+        tables = draft("--file", "events.jsonl", "--messages", 3000)
+        assert tables["input"] == {"label": "is_fraud", "features": ["a", "vip"]}
+        said = call("init", "fraud.toml", "--file", "events.jsonl", "--messages", 3000, "--yes").stdout
+        others = "" if isinstance(odd, dict) else ", others: 1"  # an object has fields of its own
+        assert f"false: 2,990, true: 9{others}\n" in said
+        assert "refunded_at (known only with one label)" in said
+    classes = [{"a": i, "result": i % 100 % 3} for i in range(3000)]
+    with pytest.raises(ConfigError, match="has 3 values"):
+        found_in(classes, "result")
+
+
 def test_another_label_is_no_feature() -> None:
     """It would give the label away."""
     events = [{"a": i, "is_fraud": i % 9 == 0, "chargeback": i % 9 == 0} for i in range(50)]

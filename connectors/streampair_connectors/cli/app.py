@@ -29,6 +29,7 @@ from streampair_connectors.cli.options import (
     AsJson,
     Commands,
     ConfigPath,
+    HistoryAccount,
     LogFormat,
     LogLevel,
     Set,
@@ -194,6 +195,7 @@ def check(
             "host's clock with the newest records.",
         ),
     ] = False,
+    account: HistoryAccount = None,
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -205,7 +207,7 @@ def check(
         logs.configure("error")
 
         async def work() -> Report:
-            report = await check_config(settings, create_topics=create_topics)
+            report = await check_config(settings, create_topics=create_topics, account=account)
             if deep:
                 await check_deep(settings, report)
             return report

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair.privacy.pipeline_check import class_name
-from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
+from streampair_connectors.cli.options import AsJson, ConfigPath, HistoryAccount, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, write_file
 from streampair_connectors.config import Config, duration_text, load_config
 from streampair_connectors.config.toml_lines import toml_line
@@ -380,7 +380,9 @@ def _spent(settings: Config) -> tuple[Budget | None, str | None]:
         return None, None
 
 
-def application_card(settings: Config, audit: str | None = None) -> dict[str, Any]:
+def application_card(
+    settings: Config, audit: str | None = None, account: Path | None = None
+) -> dict[str, Any]:
     """Return the card of a configuration, with the budget spent according to its store.
 
     Without a broker, what is spent is None, and the card says why.
@@ -391,6 +393,8 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
         The configuration.
     audit
         What `streampair audit --output` has written.
+    account
+        The account of attempts at the table of learner.start; None: the one next to the configuration.
 
     Raises
     ------
@@ -450,7 +454,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             ],
             "over topics": f"{budget.over_topics}: {budget.why}",
         }
-    further = further_attempts(settings)
+    further = further_attempts(settings, account)
     notes = *report.notes, *settings.privacy_notes, *([] if further is None else [further.text])
     report = report.replace(notes=notes)
     deployment = {
@@ -488,6 +492,7 @@ def card(
             help="The last audit, if not metrics.audit_file: what `streampair audit --output` has written."
         ),
     ] = None,
+    account: HistoryAccount = None,
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -503,8 +508,8 @@ def card(
         settings = load_config(config, overrides)
         logs.configure("error")
         file = settings.metrics.audit_file if audit is None else audit
-        check_outputs({"--output": output}, {"--audit": audit, **files_of(settings)})
-        made = application_card(settings, None if file is None else read_audit(file))
+        check_outputs({"--output": output}, {"--audit": audit, "--account": account, **files_of(settings)})
+        made = application_card(settings, None if file is None else read_audit(file), account)
         if output is not None:
             write_file(output, card_html(made).encode())
         if as_json:

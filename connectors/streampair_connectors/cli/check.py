@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import math
 import os
 import shutil
@@ -21,7 +23,7 @@ from streampair.privacy import PrivacyReport
 from streampair.privacy.accounting import doubts, promised_epsilon
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder, schema_registry
-from streampair_connectors.config import APPROVAL, CardConfig, Config, KafkaConfig, duration_text
+from streampair_connectors.config import APPROVAL, Address, CardConfig, Config, KafkaConfig, duration_text
 from streampair_connectors.config.toml_lines import toml_key
 from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.admin import (
@@ -120,13 +122,15 @@ def _label_place(config: Config) -> str:
     return f"labels from topic {labels.topic!r}{means}, events learned {wait} after they come"
 
 
-async def check_config(config: Config, *, create_topics: bool = False) -> Report:
+async def check_config(config: Config, *, create_topics: bool = False, account: Path | None = None) -> Report:
     """Run all checks and return the findings. Holds no lock, saves no state.
 
     Parameters
     ----------
     create_topics
         Whether to make missing topics, as [topics] says.
+    account
+        As of `further_attempts`.
     """
     report = Report()
     if config.places:
@@ -152,13 +156,14 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     learns = "learn" in config.worker.roles
     lane = _check_learner(config, report) if learns else None
     privacy = None if lane is None else lane.privacy
+    further = None if privacy is None else _check_attempts(config, account, report)
     _check_scorers(config, None if lane is None else lane.model, report)
     _check_registry(config, report)
     if learns and config.kafka is not None:
         _check_store(config, report)
-    _check_addresses(config, report)
+    await _check_addresses(config, report)
     _check_audit(config, privacy, report)
-    _check_approval(config, privacy, report)
+    _check_approval(config, privacy, further, report)
     _check_codecs(report)
     if config.kafka is None:
         report.only_files = True
@@ -220,9 +225,6 @@ def _check_learner(config: Config, report: Report) -> Any:
         )
     if learner.start is not None:
         report.good("learner.start", _start_text(config))
-        further = further_attempts(config)
-        if further is not None:
-            report.doubtful("learner.start", further.text)
     if privacy is not None:
         report.good(
             "privacy",
@@ -342,10 +344,15 @@ class FurtherAttempts(NamedTuple):
     mu2: float
 
 
-def further_attempts(config: Config) -> FurtherAttempts | None:
+def further_attempts(config: Config, account: Path | None = None) -> FurtherAttempts | None:
     """What further attempts at the table of learner.start spend, which its model does not count; None: none.
 
-    By the account where `streampair backfill` has it without --account.
+    Parameters
+    ----------
+    config
+        The configuration.
+    account
+        The account of the table; None: where `streampair backfill` has it without --account.
 
     Raises
     ------
@@ -359,11 +366,18 @@ def further_attempts(config: Config) -> FurtherAttempts | None:
     if model is None or model.privacy is None or "job" not in history:
         return None
     counted = max(history["attempts"])
-    job, made = attempts_of(config.history_account)
+    path = config.history_account if account is None else account
+    job, made = attempts_of(path)
     of_model, delta = model.privacy["mu_spent"], model.privacy["delta"]
-    if made and job != history["job"]:
+    if not made:
         return FurtherAttempts(
-            f"{config.history_account.name} is the account of another job than the model's, with {made} "
+            f"there is no account {path}: attempts at the table after that of the model are not known. Name "
+            "the account with --account (docs/history.md)",
+            0.0,
+        )
+    if job != history["job"]:
+        return FurtherAttempts(
+            f"{path.name} is the account of another job than the model's, with {made} "
             "attempts: if its table has the same people, add its mu to that of this learner, by squares "
             "(docs/history.md)",
             0.0,
@@ -372,11 +386,23 @@ def further_attempts(config: Config) -> FurtherAttempts | None:
         return None
     mu = of_model * math.sqrt(made / counted)
     return FurtherAttempts(
-        f"{config.history_account.name} has {made} attempts at the table, and the model counts {counted}: "
+        f"{path.name} has {made} attempts at the table, and the model counts {counted}: "
         f"who is in the table has spent mu {mu:.4g} on it, epsilon {promised_epsilon(mu, delta):.4g} at "
         f"delta {delta:g}, of which the figures of this learner hold mu {of_model:.4g} (docs/history.md)",
         mu * mu - of_model * of_model,
     )
+
+
+def _check_attempts(config: Config, account: Path | None, report: Report) -> FurtherAttempts | None:
+    """Say what further attempts at the table of learner.start spend."""
+    try:
+        further = further_attempts(config, account)
+    except StoreError as error:
+        report.bad("learner.start", error)
+        return None
+    if further is not None:
+        report.doubtful("learner.start", further.text)
+    return further
 
 
 def _check_scorers(config: Config, model: Any, report: Report) -> None:
@@ -465,7 +491,7 @@ async def _check_state(config: Config, report: Report) -> None:
         report.good("state", f"a start {where}{replays}")
 
 
-def _check_addresses(config: Config, report: Report) -> None:
+async def _check_addresses(config: Config, report: Report) -> None:
     metrics = config.metrics
     keys = {"metrics.address": metrics.address, "metrics.public_address": metrics.public_address}
     for key, address in keys.items():
@@ -478,6 +504,13 @@ def _check_addresses(config: Config, report: Report) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(place)
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and await asyncio.to_thread(_serves, config, address):
+                report.good(
+                    key,
+                    f"{address} is in use by the application {config.app!r}, which runs; a second worker on "
+                    "this host needs another port",
+                )
+                continue
             report.bad(
                 key,
                 SourceError(
@@ -487,6 +520,14 @@ def _check_addresses(config: Config, report: Report) -> None:
             )
         else:
             report.good(key, f"{address}" if address.port else f"{address.host}, a free port")
+
+
+def _serves(config: Config, address: Address) -> bool:
+    """Whether the metrics at an address are those of the application."""
+    from streampair_connectors.observability.server import read_metrics
+
+    lines = read_metrics(address)
+    return any(line.startswith("streampair_") and f'app="{config.app}"' in line for line in lines)
 
 
 def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) -> None:
@@ -502,7 +543,9 @@ def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) 
         report.good("metrics.audit_file", f"{audit.get('date', 'an unknown day')}: {audit['verdict']}")
 
 
-def _check_approval(config: Config, privacy: PrivacyReport | None, report: Report) -> None:
+def _check_approval(
+    config: Config, privacy: PrivacyReport | None, further: FurtherAttempts | None, report: Report
+) -> None:
     """Say who has approved epsilon and delta of a private learner, and whether the review is due."""
     card = config.card
     if privacy is None:
@@ -516,7 +559,6 @@ def _check_approval(config: Config, privacy: PrivacyReport | None, report: Repor
         return
     today = datetime.now(UTC).date()
     approved = f"{card.approved}, approved on {card.approved_on} by {card.approved_by}"
-    further = further_attempts(config)
     mu2 = privacy.mu_budget**2 + (0.0 if further is None else further.mu2)
     epsilon = privacy.epsilon_budget if further is None else promised_epsilon(math.sqrt(mu2), privacy.delta)
     if not _within(card, epsilon, privacy.delta):

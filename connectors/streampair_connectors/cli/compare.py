@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ RAW = (
     "which no account covers. To choose an application by them, or to show them, voids its guarantee"
 )
 _BAND = 1.96  # standard errors of a band of 95 %
-_METRICS_SECONDS = 2.0
 # What both applications must have in common.
 _SHARED = {
     "input": ("topic", "label", "positive", "negative"),
@@ -220,14 +218,11 @@ def _log_loss(scores: Any, positive: Any, probabilities: Callable[[Any], Any] | 
 
 def _cpu(config: Config) -> dict[str, float] | None:
     """CPU time of the process that serves the metrics of an application, and the events that it has taken."""
+    from streampair_connectors.observability.server import read_metrics
+
     if not config.metrics.address.port:
         return None
-    try:
-        url = f"http://{config.metrics.address}/metrics"
-        with urllib.request.urlopen(url, timeout=_METRICS_SECONDS) as answer:
-            lines = answer.read().decode().splitlines()
-    except (OSError, ValueError):
-        return None
+    lines = read_metrics(config.metrics.address)
     of_app = [line for line in lines if line.startswith("streampair_events_total{")]
     of_app = [line for line in of_app if f'app="{config.app}"' in line]
     seconds = [line for line in lines if line.startswith("process_cpu_seconds_total ")]

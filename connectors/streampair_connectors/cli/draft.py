@@ -194,4 +194,6 @@ def _label(fields: Mapping[str, FoundField], *, ask: bool) -> str:
 
 def _counted(label: FoundField) -> str:
     """How often each label comes."""
-    return ", ".join(f"{toml_value(y)}: {count:,}" for y, count in label.labels.most_common(_LISTED))
+    counts = [f"{toml_value(y)}: {count:,}" for y, count in label.labels.most_common(_LISTED)]
+    others = len(label.items) - label.labels.total()
+    return ", ".join(counts + [f"others: {others:,}"] * (others > 0))

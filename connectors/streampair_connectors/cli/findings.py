@@ -30,6 +30,8 @@ _SAME_KIND, _PRESENT = 0.9, 0.95
 _FEW, _DIFFERENT = 20, 0.5
 #: Probability below which chance does not explain that all events with a field have the same label.
 _CHANCE = 0.01
+#: Part of the events, at most, that are broken: in place of one of two labels they have other values.
+_BROKEN = 0.005
 _DEPTH = 6
 _FROM_2000, _TO_2040 = 946_684_800, 2_208_988_800
 _TIME = {"time", "timestamp", "ts", "date", "datetime", "created", "updated", "occurred", "when", "at"}
@@ -61,8 +63,10 @@ class FoundField:
 
     @cached_property
     def labels(self) -> Counter[Any]:
-        """How often each label comes, by what it means."""
-        return Counter(map(label_of, self.counts.elements()))
+        """How often each label comes, by what it means; of two, without those of a few broken events."""
+        found = Counter(map(label_of, self.counts.elements()))
+        two = Counter(dict(found.most_common(2)))
+        return two if found.total() - two.total() <= _BROKEN * found.total() else found
 
     @property
     def is_time(self) -> bool:
@@ -210,7 +214,12 @@ def find(
         if not identity.startswith("$"):
             _check_known(fields, identity, "id")
         found.input["id"] = identity
-    learned = {row: label_of(y) for row, y in fields[label].items.items() if not isinstance(y, list | dict)}
+    known = fields[label].labels
+    learned = {
+        row: meaning
+        for row, y in fields[label].items.items()
+        if not isinstance(y, list | dict) and (meaning := label_of(y)) in known
+    }
     labels = label_candidates(fields)
     kept: list[FoundField] = []
     for each in fields.values():
@@ -218,6 +227,7 @@ def find(
             continue
         other = each.is_named_label and each.name in labels
         reason = "perhaps a label, too" if other else _unfit(each, learned)
+        reason = "below the label" if each.name.startswith(f"{label}.") else reason
         reason = reason or (_unfit_privately(each, learned) if private else None)
         if reason is None:
             kept.append(each)

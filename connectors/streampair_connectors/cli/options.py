@@ -51,6 +51,15 @@ Set = Annotated[
         "STREAMPAIR_KAFKA__BOOTSTRAP_SERVERS does it in the environment.",
     ),
 ]
+HistoryAccount = Annotated[
+    Path | None,
+    typer.Option(
+        "--account",
+        metavar="FILE",
+        help="Account of the attempts at the table of learner.start. Default: APP-history.account.json, next "
+        "to CONFIG.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
 LogLevel = Annotated[

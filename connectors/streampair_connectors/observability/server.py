@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import http.client
 import json
+import urllib.request
 from pathlib import Path
 
 from aiohttp import web
@@ -18,7 +20,10 @@ from streampair_connectors.observability.metrics import CONTENT_TYPE, Telemetry
 __all__ = [
     "MetricsServer",
     "add_routes",
+    "read_metrics",
 ]
+
+_SECONDS, _MOST_BYTES = 2.0, 2**24
 
 
 def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> None:
@@ -42,6 +47,15 @@ def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> N
 
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
+
+
+def read_metrics(address: Address) -> list[str]:
+    """The lines of `/metrics` that a process serves at an address; none if it does not answer in 2 s."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=_SECONDS) as answer:
+            return str(answer.read(_MOST_BYTES), "utf-8").splitlines()
+    except (OSError, ValueError, http.client.HTTPException):
+        return []
 
 
 class MetricsServer:
