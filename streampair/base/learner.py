@@ -47,6 +47,8 @@ __all__ = [
     "RegressorMixin",
     "TransformerMixin",
     "learner_html",
+    "map_of",
+    "symmetric_of",
 ]
 
 _LONGEST = 80
@@ -722,7 +724,7 @@ class Columns:
         return gathered
 
 
-def _symmetric(coordinates: Array, d: int) -> Array:
+def symmetric_of(coordinates: Array, d: int) -> Array:
     """The matrix of isometric coordinates: upper triangle, entries off the diagonal times sqrt(2)."""
     out = np.zeros((d, d))
     out[np.triu_indices(d)] = coordinates
@@ -731,6 +733,12 @@ def _symmetric(coordinates: Array, d: int) -> Array:
     diagonal = np.diag_indices(d)
     out[diagonal] *= math.sqrt(0.5)
     return out
+
+
+def map_of(w: Array) -> Array | None:
+    """Symmetric root of the positive semi-definite part of W (d, d); None, the identity, where that is 0."""
+    out = np.empty_like(w)
+    return out if len(w) and symmetric.psd_root(w, out) else None
 
 
 # Methods of several mixins, which have no other base in common than `Learner`.
@@ -927,7 +935,7 @@ class TransformerMixin(  # type: ignore[misc]  # River's own classes take labels
     def metric_(self) -> Array:
         """Published W, symmetric, shape (d, d), in the order of `feature_names`: a copy."""
         w = self._published()
-        return w.copy() if w.ndim == 2 else _symmetric(w, len(self.feature_names))
+        return w.copy() if w.ndim == 2 else symmetric_of(w, len(self.feature_names))
 
     @property
     def pair_form(self) -> losses.Form:
@@ -971,15 +979,13 @@ class TransformerMixin(  # type: ignore[misc]  # River's own classes take labels
         noise = self._noise_of_weights()
         if noise is None:
             return None
-        entries, names = _symmetric(noise, len(self.feature_names)).tolist(), self.feature_names
+        entries, names = symmetric_of(noise, len(self.feature_names)).tolist(), self.feature_names
         return {(a, b): entries[i][j] for i, a in enumerate(names) for j, b in enumerate(names)}
 
     def _map(self) -> Array | None:
         """Symmetric root of the positive semi-definite part of W; None, the identity, where that is 0."""
         if self._root[0] != self.records:
-            w = self.metric_
-            out = np.empty_like(w)
-            self._root = (self.records, out if len(w) and symmetric.psd_root(w, out) else None)
+            self._root = (self.records, map_of(self.metric_))
         return self._root[1]
 
     def transform_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:

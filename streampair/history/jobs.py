@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import auc, ranking
-from streampair.base.targets import BinaryTarget, RelevanceTarget, Target
+from streampair import auc, metric, ranking
+from streampair.base.learner import map_of, symmetric_of
+from streampair.base.targets import BinaryTarget, ClassTarget, RelevanceTarget, Target
 from streampair.errors import ConfigError, PrivacyWarning, RecordError
 from streampair.history.account import AttemptAccount, Standardisation, open_account
 from streampair.history.rows import fingerprint, label_numbers, read_batch
@@ -28,6 +29,7 @@ from streampair.models.format import (
     EncodedArray,
     Labels,
     LinearModel,
+    MetricModel,
     Promise,
     RandomForestModel,
     ReleasedMoments,
@@ -40,15 +42,18 @@ from streampair.models.format import (
 from streampair.privacy.accounting import doubts, promised_epsilon, rounded_to_budget
 from streampair.privacy.mechanisms.base import Release, Settings, rounding_limit
 from streampair.privacy.mechanisms.dp_forest import DPForest
+from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, Moments, RankingMoments
-from streampair.privacy.mechanisms.standardization import Warmup
+from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan
 from streampair.privacy.mechanisms.start_moments import MOST_ROWS
 from streampair.privacy.mechanisms.table_moments import (
+    MetricTableState,
     RankingTableState,
     SumsRelease,
     TableForestPlan,
     TableForestState,
     TableMomentsState,
+    class_sums,
     moments_release,
     plan_sample,
     plan_table_moments,
@@ -68,8 +73,8 @@ Floats = NDArray[np.float64]
 Columns = list[NDArray[Any]]
 Counts = NDArray[np.int64]
 
-Learner = auc.PairFTRL | auc.PrivateForest | ranking.PairFTRL
-LEARNERS = (auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL)
+Learner = auc.PairFTRL | auc.PrivateForest | ranking.PairFTRL | metric.PairFTRL
+LEARNERS = (auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL, metric.PairFTRL)
 """Classes of which a table is learned."""
 
 _NAME = "streampair history 1"
@@ -108,6 +113,7 @@ class _Plain:
     positive: Any
     negative: Any
     relevance: tuple[float, float] | None
+    classes: tuple[Any, ...] | None  # of a metric
     label: Any
     row_id: Any
     rows: int
@@ -223,9 +229,10 @@ class Job:
     Parameters
     ----------
     learner
-        A new `auc.PairFTRL`, `auc.PrivateForest` or `ranking.PairFTRL` with its budget, `bounds` and labels.
-        Its features are `features`, or those with bounds. Its `warmup` is the expected size of the sample;
-        None: as of a stream of so many records. With `entity=EntityLimit(records, field=COLUMN)` all rows of
+        A new `auc.PairFTRL`, `auc.PrivateForest` or `ranking.PairFTRL`, or a new `metric.PairFTRL` with
+        `classes`, with its budget, `bounds` and labels. Its features are `features`, or those with bounds.
+        Its `warmup` is the expected size of the sample; None: as of a stream of so many records. Of two
+        classes with `entity=EntityLimit(records, field=COLUMN)` all rows of
         an entity are protected together; `fit`, `check_ids` and `streampair backfill` refuse a table with
         more than `records` of one.
     label
@@ -300,9 +307,9 @@ class Job:
                     f"the column {name!r} is {role}, and is something else too",
                     fix=f"give features, {', '.join(roles)} columns of their own",
                 )
-        _check_texts(
-            salt, *roles.values(), *names, getattr(learner, "positive", 0), getattr(learner, "negative", 0)
-        )
+        labels = _plain_target(learner)
+        named = labels["classes"] or (labels["positive"], labels["negative"])
+        _check_texts(salt, *roles.values(), *names, *named)
         settings = _settings(learner, names, int(rows))
         names = Design(names, settings.bounds).names
         self._plain = _Plain(
@@ -313,7 +320,7 @@ class Job:
             warmup=None if learner.warmup is None else int(learner.warmup),
             features=plain_names(names),
             bounds=tuple((name, settings.bounds[name]) for name in names if name in settings.bounds),
-            **_plain_target(learner),
+            **labels,
             label=label,
             row_id=row_id,
             rows=int(rows),
@@ -325,10 +332,10 @@ class Job:
         )
         self._standardisation = self._made = None
         target = self._target()
-        if isinstance(target, BinaryTarget) and target.wide_labels:
+        if target.wide_labels:
             raise ConfigError(
-                f"the label {self._plain.positive!r} or {self._plain.negative!r} is a number that doubles do "
-                "not hold",
+                f"a label of {', '.join(repr(each) for each in named if each is not None)} is a number that "
+                "doubles do not hold",
                 fix="turn labels into texts: a column of such numbers is rounded if one row has none",
             )
         for text in doubts(settings.epsilon, settings.delta, int(rows), "rows"):
@@ -367,8 +374,9 @@ class Job:
     def _digest(self, standardisation: Standardisation | None) -> str:
         released = None if standardisation is None else asdict(standardisation)
         plain = asdict(self._plain)
-        if plain["forest"] is None:
-            del plain["forest"]
+        for name in ("forest", "classes"):
+            if plain[name] is None:
+                del plain[name]
         text = json.dumps(_exact([_NAME, plain, released]), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
 
@@ -395,6 +403,8 @@ class Job:
             warnings.simplefilter("ignore", PrivacyWarning)  # the job has warned
             if plain.relevance is not None:
                 return ranking.PairFTRL(plain.epsilon, plain.delta, relevance=plain.relevance, **options)
+            if plain.classes is not None:
+                return metric.PairFTRL(plain.epsilon, plain.delta, classes=plain.classes, **options)
             options |= {"positive": plain.positive, "negative": plain.negative}
             if plain.forest is None:
                 return auc.PairFTRL(plain.epsilon, plain.delta, **options)
@@ -405,12 +415,17 @@ class Job:
         plain = self._plain
         if plain.relevance is not None:
             return RelevanceTarget(plain.relevance)
+        if plain.classes is not None:
+            return ClassTarget(plain.classes)
         return BinaryTarget(plain.positive, plain.negative)
 
     def _new_state(self, sampled: int) -> TableMomentsState:
-        plan = plan_table_moments(self._settings(), self._plain.rows - sampled)
+        settings = self._settings()
+        plan = plan_table_moments(settings, self._plain.rows - sampled)
         if isinstance(plan, TableForestPlan):
             return TableForestState(plan)
+        if isinstance(settings.mechanism, MetricMoments):
+            return MetricTableState(plan, settings.mechanism.classes)
         return (TableMomentsState if self._plain.relevance is None else RankingTableState)(plan)
 
     def _settings(self) -> Settings:
@@ -424,10 +439,12 @@ class Job:
             design.standardise(np.array(done.mean), np.array(done.factor))
         return design
 
+    def _sample_plan(self, sampled: int) -> WarmupPlan:
+        settings, d = self._settings(), len(self._plain.features)
+        return plan_sample(settings.mu, d, sampled, settings.relation, settings.mechanism.label_mean)
+
     def _sample_release(self, sampled: int) -> SumsRelease:
-        d = len(self._plain.features)
-        settings = self._settings()
-        return sample_release(plan_sample(settings.mu, d, sampled, settings.relation), d)
+        return sample_release(self._sample_plan(sampled), len(self._plain.features))
 
     def _state(self) -> TableMomentsState:
         """The model's state, before its release."""
@@ -436,7 +453,8 @@ class Job:
         state = self._new_state(done.sampled)
         state.scaling = self._parts()[2].scaling
         state.centre(done.centre)
-        state.begin_with(np.array(done.cross))
+        if done.cross:
+            state.begin_with(np.array(done.cross))
         return state
 
     # ---- the two passes --------------------------------------------------------------------------------
@@ -473,9 +491,14 @@ class Job:
         taken = int(np.count_nonzero(mine))
         if done is None:
             cells, nulls = _sample_cells(batch.columns, labels, np.flatnonzero(mine), design)
+            if isinstance(target, ClassTarget):  # of whose labels the sample says nothing
+                cells = cells[: 2 * len(batch.columns)]
         else:
             labels[~mine] = math.nan  # they add 0, as null rows do
-            cells, nulls = _product_cells(batch.columns, labels, done.centre, design)
+            summed = partial(product_sums, centre=done.centre)
+            if isinstance(target, ClassTarget):
+                summed = partial(class_sums, classes=np.array(target.classes))
+            cells, nulls = _product_cells(batch.columns, labels, summed, design)
             if isinstance(design, RandomTreeDesign):
                 leaves, nulls = _leaf_cells(batch.columns, labels, design)
                 cells = np.concatenate((cells, leaves))
@@ -572,16 +595,16 @@ class Job:
 
         def finish(drawn: Floats, book: AttemptAccount) -> Standardisation:
             d = len(self._plain.features)
-            settings = self._settings()
-            plan = plan_sample(settings.mu, d, sums.taken, settings.relation)
+            plan = self._sample_plan(sums.taken)
             warmup = Warmup(plan, d)
             means = np.zeros((3, d + 1))
             means[0, :d], means[1, :d] = drawn[:d], drawn[d : 2 * d]
-            means[0, d], means[2, :d] = drawn[2 * d], drawn[2 * d + 1 :]
+            if plan.labels:
+                means[0, d], means[2, :d] = drawn[2 * d], drawn[2 * d + 1 :]
             mean, factor, label = warmup.read(means / sums.taken)
             state = self._new_state(sums.taken)
             state.centre(label)
-            assert warmup.cross is not None
+            cross = () if warmup.cross is None else warmup.cross.tolist()
             return Standardisation(
                 attempt=book.attempts(1),
                 sampled=sums.taken,
@@ -591,7 +614,7 @@ class Job:
                 mean=tuple(mean.tolist()),
                 factor=tuple((state.spread * factor).tolist()),
                 cap=float(state.cap),
-                cross=tuple(map(tuple, warmup.cross.tolist())),
+                cross=tuple(map(tuple, cross)),
             )
 
         # The plan of the second stage is made before the attempt: where there is none, nothing is spent.
@@ -757,16 +780,21 @@ class Job:
         bounds = dict(plain.bounds)
         assumed = ASSUMED if plain.entity is None else (_assumed_of_entities(plain), *ASSUMED[1:])
         labels = probability = None
-        if not isinstance(learner, ranking.PairFTRL):
+        if isinstance(learner, auc.PairFTRL | auc.PrivateForest):
             link = state.link
             labels = Labels(plain.positive, None if learner._unnamed else plain_label(learner._negative))
             probability = Curve(float(link.offset), float(link.slope), 0.0, 1.0)
         design, d = self._parts()[2], len(plain.features)
         kind: Any = LinearModel
-        if isinstance(design, RandomTreeDesign):
-            kind, parts = RandomForestModel, tree_parts(design, state.average)
+        linear: dict[str, Any] = {"labels": labels, "probability": probability}
+        linear |= {"weights": tuple(state.average[:d].tolist())}
+        if isinstance(learner, metric.PairFTRL):
+            root = map_of(symmetric_of(state.average, d))
+            kind, parts = MetricModel, {"root": None if root is None else tuple(map(tuple, root.tolist()))}
+        elif isinstance(design, RandomTreeDesign):
+            kind, parts = RandomForestModel, linear | tree_parts(design, state.average)
         else:
-            parts = {"moments": self._released_moments(state)}
+            parts = linear | {"moments": self._released_moments(state)}
         document = kind(
             class_name=plain.learner,
             features=plain.features,
@@ -798,15 +826,12 @@ class Job:
                     "assumed": list(assumed),
                 }
             },
-            labels=labels,
-            probability=probability,
             scaling=Scaling(
                 bounds=tuple(bounds.get(name, (-1.0, 1.0)) for name in plain.features),
                 mean=done.mean,
                 factor=done.factor,
                 cap=done.cap,
             ),
-            weights=tuple(state.average[:d].tolist()),
             **parts,
         )
         return Model(decode(encode(document)))
@@ -831,7 +856,11 @@ def _checked_learner(learner: Any) -> tuple[Any, ...]:
     if type(learner) not in LEARNERS:
         raise ConfigError(
             f"a {type(learner).__name__} does not learn from sums of a table",
-            fix="use auc.PairFTRL, auc.PrivateForest or ranking.PairFTRL",
+            fix="use auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL or metric.PairFTRL",
+        )
+    if isinstance(learner, metric.PairFTRL) and learner.classes is None:
+        raise ConfigError(
+            "the classes are not known", fix="declare all that there can be with classes= of the learner"
         )
     if learner.slots or learner._private.start is not None:
         raise ConfigError("the learner has begun", fix="give a new one: it stands for its parameters alone")
@@ -868,12 +897,16 @@ def _check_texts(*values: Any) -> None:
 
 def _plain_target(learner: Learner) -> dict[str, Any]:
     """Labels of a learner, as plain values."""
+    found: dict[str, Any] = dict.fromkeys(("positive", "negative", "relevance", "classes"))
     if isinstance(learner, ranking.PairFTRL):
         assert learner.relevance is not None
         low, high = map(float, learner.relevance)
-        return {"positive": None, "negative": None, "relevance": (low, high)}
+        return found | {"relevance": (low, high)}
+    if isinstance(learner, metric.PairFTRL):
+        assert learner.classes is not None
+        return found | {"classes": tuple(map(plain_label, learner.classes))}
     negative = None if learner.negative is None else plain_label(learner.negative)
-    return {"positive": plain_label(learner.positive), "negative": negative, "relevance": None}
+    return found | {"positive": plain_label(learner.positive), "negative": negative}
 
 
 def _plain_forest(learner: Learner) -> tuple[int | None, int] | None:
@@ -891,11 +924,12 @@ def _settings(learner: Learner, names: Iterable[Any], rows: int) -> Settings:
             fix="leave the horizon out: it is the number of rows",
         )
     settings = learner.settings_with(features=list(names), horizon=rows)
-    if type(settings.mechanism) not in (Moments, RankingMoments, DPForest):
+    if type(settings.mechanism) not in (Moments, RankingMoments, MetricMoments, DPForest):
         raise ConfigError(
             f"a table is learned from second moments, and this learner, of {rows} rows and "
             f"{settings.features} features, has another mechanism",
-            fix=f"leave mechanism out, and give at least {LEAST_HORIZON} rows and at most 512 features",
+            fix=f"leave mechanism out, and give at least {LEAST_HORIZON} rows and at most 512 features; with "
+            "an entity, use a learner of auc",
         )
     return settings
 
@@ -930,11 +964,11 @@ def _sample_cells(
 
 
 def _product_cells(
-    columns: Columns, labels: Floats, centre: float, design: Design
+    columns: Columns, labels: Floats, summed: Callable[[Floats], Counts], design: Design
 ) -> tuple[NDArray[np.int64], int]:
-    """`product_sums` of all rows, and how many of them are null."""
+    """`product_sums` or `class_sums` of all rows, and how many of them are null."""
     d, nulls = len(columns), 0
-    cells = np.zeros(d * (d + 1) // 2 + d, dtype=np.int64)
+    cells = summed(np.empty((d + 1, 0)))
     buffers = np.empty((2, (d + 1) * min(_CHUNK, len(labels))))
     for start in range(0, len(labels), _CHUNK):
         part = labels[start : start + _CHUNK]
@@ -944,7 +978,7 @@ def _product_cells(
         vectors[d] = part
         table_sums.design_columns(raw[:d], design.scaling, design.cap, vectors[:d], vectors[d])
         nulls += int(np.count_nonzero(np.isnan(vectors[d])))
-        cells += product_sums(vectors, centre)
+        cells += summed(vectors)
     return cells, nulls
 
 

@@ -175,7 +175,7 @@ def _cells(column: Any) -> NDArray[Any] | list[Any]:
 
 
 def label_numbers(batch: TableBatch, target: Target, name: Hashable) -> Floats:
-    """Labels (n,) as numbers in [-1, 1], NaN for a label that cannot be used, which a null row may have.
+    """Labels (n,) as numbers in [-1, 1], or of classes; NaN where one cannot be used, as a null row may have.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def label_numbers(batch: TableBatch, target: Target, name: Hashable) -> Floats:
     labels = batch.labels
     if not isinstance(labels, np.ndarray):
         out = _listed(labels, target)
-    elif target.real_labels or labels.dtype.kind == "b":
+    elif target.real_labels or (target.two_classes and labels.dtype.kind == "b"):
         out = target.labels_or_null(labels)
     else:
         distinct, places = np.unique(labels, return_inverse=True)
@@ -200,7 +200,7 @@ def label_numbers(batch: TableBatch, target: Target, name: Hashable) -> Floats:
         raise RecordError(
             f"in a batch {lost} {'row has' if lost == 1 else 'rows have'} all features, and in the column "
             f"{name!r} no usable label; {target.advice}",
-            fix="declare the labels of the table (input.positive, input.negative); give "
+            fix="declare the labels of the table (input.positive, input.negative; classes of a metric); give "
             "a row without one a label, or, to learn nothing from it, None as one of its features",
             stage="label",
         )

@@ -266,7 +266,7 @@ def _check_learner(learner: Any) -> None:
     if isinstance(learner, TransformerMixin):
         raise ConfigError(
             f"a metric.{name} cannot begin with a model: a model holds the map of a metric, not its matrix",
-            fix="go on with the state of the metric (to_state and load_state)",
+            fix="begin without the model, or go on with the state of the metric (to_state and load_state)",
         )
     if not isinstance(learner, OnlinePairLearner) or type(learner._rule) is not OGDRule:
         raise ConfigError(

@@ -38,9 +38,9 @@ from streampair_connectors.observability import logs
 from streampair_connectors.worker.factory import build_learner
 from typer.testing import CliRunner
 
-from streampair import auc, history, models
+from streampair import auc, history, metric, models
 from streampair.engine import Record
-from streampair.errors import SnapshotError, StoreError, StreampairError
+from streampair.errors import ConfigError, SnapshotError, StoreError, StreampairError
 from streampair.history import jobs
 from streampair.history.account import AttemptAccount
 from streampair.privacy.accounting import promised_epsilon
@@ -173,6 +173,14 @@ def test_relevances_are_learned_too(folder: Path) -> None:
         f'{FEATURES}\nlabel_type = "any"',
     )
     assert b"ranking.PairFTRL" in made("t", "--processes", 1)
+    # And classes; a lane does not begin with a metric.
+    configured(folder, "metric.PairFTRL", PRIVATE.replace("1.0,", "1.0, classes = [true, false],"))
+    model = wanted(metric.PairFTRL(1.0, 1e-6, classes=[True, False], bounds=BOUNDS))
+    assert made("t", "--processes", 2, "--account", "metric.json") == model
+    text = Path("fraud.toml").read_text().replace("[learner]", '[learner]\nstart = "start.json"')
+    Path("fraud.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"metric\.PairFTRL cannot begin with a model"):
+        build_learner(load_config(Path("fraud.toml")))
 
 
 def test_a_private_forest_is_learned_in_parts(folder: Path) -> None:

@@ -19,7 +19,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from streampair_connectors import spark
 
-from streampair import auc, history, models, privacy
+from streampair import auc, history, metric, models, privacy
 from streampair.errors import ConfigError, RecordError
 
 N = 3000
@@ -147,6 +147,23 @@ def test_rows_of_an_entity_have_the_bits_of_one_process(session: SparkSession) -
     )
     job = history.Job(learner, label="fraud", rows=N, row_id="row", salt="payments")
     assert spark.sums(in_parts(session, data, 4), job) == job.sums(data)
+
+
+def test_a_metric_has_the_bits_of_one_process(session: SparkSession, tmp_path: Path) -> None:
+    data = table()
+    data, key = data.filter(data["a.mount"].is_valid()), bytes(range(32))
+    bounds = {"a.mount": (0, 500), "`age": (18, 90)}
+    learner = metric.PairFTRL(8.0, 1e-6, bounds=bounds, classes=["yes", "no"])
+    job = history.Job(learner, label="fraud", rows=len(data), row_id="row", salt="payments")
+    sums = spark.sums(in_parts(session, data, 4), job)
+    assert sums == job.sums(data)
+    second = job.standardised(sums, key, account=tmp_path / "account.json")
+    total = spark.sums(in_parts(session, data, 4), second)
+    assert total == second.sums(data)
+    model = second.release(total, key, account=tmp_path / "account.json")
+    expected = model.score_many(data.sort_by("row").select(list(model.features))).to_pylist()
+    scored = spark.score(in_parts(session, data, 3), model).toArrow().sort_by("row")
+    assert scored["score"].to_pylist() == expected
 
 
 def test_what_is_refused(session: SparkSession) -> None:

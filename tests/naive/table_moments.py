@@ -62,9 +62,27 @@ def product_sums(rows: Sequence[Sequence[float]], labels: Sequence[float], centr
     return sums
 
 
+def class_sums(
+    rows: Sequence[Sequence[float]], labels: Sequence[float], classes: Sequence[float]
+) -> list[int]:
+    """Sums of the lower triangle of x x', row by row, of x by class, and half of the rows of each class."""
+    d = len(rows[0])
+    sums = [0] * (d * (d + 1) // 2 + len(classes) * (d + 1))
+    for row, label in zip(rows, labels, strict=True):
+        if math.isnan(label):
+            continue
+        steps = steps_in_ball(row)
+        summand = [steps[i] * steps[j] for i in range(d) for j in range(i + 1)]
+        summand += [STEPS * k if label == each else 0 for each in classes for k in steps]
+        summand += [STEPS**2 // 2 if label == each else 0 for each in classes]
+        sums = [a + b for a, b in zip(sums, summand, strict=True)]
+    return sums
+
+
 def squared_move(sums: Sequence[int], others: Sequence[int], d: int) -> Fraction:
     """Squared distance of two second moments, exact: cells off the diagonal count twice."""
-    times = [1 if i == j else 2 for i in range(d) for j in range(i + 1)] + [1] * d
+    times = [1 if i == j else 2 for i in range(d) for j in range(i + 1)]
+    times += [1] * (len(sums) - len(times))
     moves = ((a - b) ** 2 for a, b in zip(sums, others, strict=True))
     return Fraction(sum(n * move for n, move in zip(times, moves, strict=True)), STEPS**4)
 

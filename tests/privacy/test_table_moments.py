@@ -24,7 +24,7 @@ from naive import random_trees as naive_trees
 from naive import table_moments as naive
 from scipy import stats
 
-from streampair import auc, history
+from streampair import auc, history, metric
 from streampair.errors import ConfigError, PrivacyError, StoreError
 from streampair.history import jobs
 from streampair.history.jobs import Job, Sums
@@ -44,6 +44,7 @@ from streampair.privacy.mechanisms.table_moments import (
     SumsRelease,
     TableForestPlan,
     TableForestState,
+    class_sums,
     label_steps,
     moments_release,
     plan_sample,
@@ -56,7 +57,7 @@ from streampair.records.random_trees import BINS
 
 KEY = bytes(range(32))
 FOREST: dict[str, Any] = {"kind": auc.PrivateForest, "trees": 2, "depth": 2}
-LEARNERS = pytest.mark.parametrize("learner", [{}, FOREST], ids=["moments", "forest"])
+METRIC: dict[str, Any] = {"kind": metric.PairFTRL, "classes": [True, False]}
 N, NAMES = 600, ("a", "b", "c")
 Table = dict[str, np.ndarray]
 
@@ -127,6 +128,9 @@ def test_sums_are_those_of_whole_numbers() -> None:
         assert steps_in_ball(3.0 * x).tolist() == [naive.steps_in_ball(row) for row in (3.0 * x).tolist()]
         assert product_sums(x, y, centre).tolist() == naive.product_sums(x.tolist(), y.tolist(), centre)
         assert sample_sums(x, y).tolist() == naive.sample_sums(x.tolist(), y.tolist())
+        classes, y = [-1.0, 7.0, 1.0], np.where(rng.random(len(y)) < 0.2, 7.0, np.round(y))
+        found = class_sums(behind(x, y), np.array(classes))
+        assert found.tolist() == naive.class_sums(x.tolist(), y.tolist(), classes)
     bad = np.array([[math.nan, 0.5], [math.inf, 0.0], [1e300, 1e300], [0.8, 0.6]])
     assert not steps_in_ball(bad)[:3].any()
     for row in steps_in_ball(bad).astype(int).tolist():
@@ -156,8 +160,23 @@ def test_no_replacement_moves_the_sums_further() -> None:
         weights = np.repeat([1.0, SQUARE_WEIGHT / STEPS, 1.0, CROSS_WEIGHT / STEPS], [d, d, 1, d]) / STEPS
         return float(np.linalg.norm(moved * weights))
 
+    def of_classes(v: np.ndarray, classes: tuple[float, float]) -> float:
+        one, other = (
+            class_sums(behind(ball(part)[None], np.array([place])), np.arange(3.0)).tolist()
+            for part, place in zip((v[:d], v[d:]), classes, strict=True)
+        )
+        square = naive.squared_move(one, other, d)
+        assert square <= bound
+        return float(square)
+
     best = max(climb(lambda v: of_products(v, 0.0), rng, 2 * d + 2, starts=40, steps=400) for _ in range(4))
     assert best > 0.95 * float(bound)
+    for classes in ((0.0, 0.0), (2.0, 1.0)):
+        ways = (
+            climb(lambda v, c=classes: of_classes(v, c), rng, 2 * d, starts=40, steps=400) for _ in range(4)
+        )
+        assert max(ways) > 0.95 * float(bound)
+    assert of_classes(np.ones(2 * d), (0.0, math.nan)) == pytest.approx(2.25, rel=1e-3)  # from a null row
     for centre in (-0.9, 0.4, 0.98):
         climb(lambda v, centre=centre: of_products(v, centre), rng, 2 * d + 2, starts=40, steps=100)
     found = max(climb(of_sample, rng, 2 * d + 2, starts=40, steps=400) for _ in range(4))
@@ -206,20 +225,20 @@ def schedule(rng: np.random.Generator, one: Job, columns: Table) -> Sums:
     return parts[0]
 
 
-@LEARNERS
-def test_sums_are_equal_for_any_cut_and_order(learner: dict[str, Any], path: Path) -> None:
-    columns, first = table(), job(**learner)
-    whole = first.sums(columns)
-    second = first.standardised(whole, KEY, account=path)
-    total = second.sums(columns)
-    rng = np.random.default_rng(2)
-    for _ in range(200):
-        assert schedule(rng, first, columns) == whole
-        assert schedule(rng, second, columns) == total
+def test_sums_are_equal_for_any_cut_and_order(path: Path) -> None:
+    columns, rng = table(), np.random.default_rng(2)
+    for learner in ({}, FOREST, METRIC):
+        first = job(**learner)
+        whole = first.sums(columns)
+        second = first.standardised(whole, KEY, account=path.with_name(f"{first.digest}"))
+        total = second.sums(columns)
+        for _ in range(200):
+            assert schedule(rng, first, columns) == whole
+            assert schedule(rng, second, columns) == total
+        changed = {**columns, "a": columns["a"] + (np.arange(N) == 5) * 2.0**-12}
+        assert first.sums(changed) != whole or second.sums(changed) != total
     # A sum of floats would differ.
     assert len({float(columns["a"][rng.permutation(N)].sum()) for _ in range(20)}) > 1
-    changed = {**columns, "a": columns["a"] + (np.arange(N) == 5) * 2.0**-12}
-    assert first.sums(changed) != whole or second.sums(changed) != total
 
 
 def test_sums_of_a_forest_are_those_of_its_definition(path: Path) -> None:
@@ -797,7 +816,10 @@ class Attack:
         place = [i for i in range(N) if bool(one.sums(part(null, [i])).taken) == sampled]
         place = place[: 1 if limit is None else limit.records]
         null["who"][place] = 1
-        if sampled:  # where the proof of Lemma 60 says
+        if (learner or {}).get("kind") is metric.PairFTRL:  # where those of Lemmas 18 and 42 say
+            other = ((-2.0, -2.0, -2.0) if sampled else (0.0, 2.0, 0.0)), False
+            contents = [((2.0, 2.0, 2.0) if sampled else (2.0, 0.0, 0.0), True), other]
+        elif sampled:  # where the proof of Lemma 60 says
             contents = [((2.0, 2.0, 2.0), True), ((-0.365, -0.365, -0.365), False)]
         else:  # of length 1, at an angle at which the product is -1/2, and in other leaves and bins
             contents = [((2.0, 0.0, 0.0), True), ((-1.0, math.sqrt(1.5), math.sqrt(1.5)), True)]
@@ -850,16 +872,20 @@ class Attack:
 
 
 @pytest.mark.parametrize(
-    ("sampled", "learner"), [(True, {}), (False, {}), (False, FOREST), (True, ENTITY), (False, ENTITY)]
+    "learner", [{}, FOREST, METRIC, ENTITY], ids=["moments", "forest", "metric", "entity"]
 )
 def test_the_audit_reaches_what_is_claimed(
-    sampled: bool, learner: dict[str, Any], path: Path, monkeypatch: pytest.MonkeyPatch
+    learner: dict[str, Any], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The noise has keys of its own in each run, which are fixed: the outcome is the same each time."""
     claim = job(epsilon=EPSILON, **learner)._settings().mu
-    exact, measured, error = Attack(path, monkeypatch, sampled, learner).outcome(60)
-    assert 0.998 * claim < exact <= claim * (1 + 1e-12)
-    assert abs(measured - exact) < REJECT * error
+    for sampled in (False,) if learner is FOREST else (True, False):
+        folder = path.with_name(f"{sampled}")
+        folder.mkdir()
+        with monkeypatch.context() as patch:
+            exact, measured, error = Attack(folder / "a", patch, sampled, learner).outcome(60)
+        assert 0.998 * claim < exact <= claim * (1 + 1e-12)
+        assert abs(measured - exact) < REJECT * error
 
 
 def test_an_entity_may_have_its_rows_in_both_stages() -> None:
@@ -882,6 +908,15 @@ def leaves_of_moments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TableForestPlan, "diameter", property(lambda plan: second_moments_diameter()))
 
 
+def whole_counts(patch: pytest.MonkeyPatch) -> None:
+    """A row counts whole in its class, not half."""
+
+    def whole(columns: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        return class_sums(columns, classes) * np.repeat([1, 2], [6 + 3 * len(classes), len(classes)])
+
+    patch.setattr(jobs, "class_sums", whole)
+
+
 def one_row_of_each(patch: pytest.MonkeyPatch) -> None:
     """Noise as if an entity had one row."""
     patch.setattr(table_moments, "_rows_of", lambda relation: 1)
@@ -896,6 +931,7 @@ def one_row_of_each(patch: pytest.MonkeyPatch) -> None:
         (both_stages, True, {}),
         (less_noise, False, FOREST),
         (leaves_of_moments, False, FOREST),
+        (whole_counts, False, METRIC),
         (one_row_of_each, True, ENTITY),
         (one_row_of_each, False, ENTITY),
     ],

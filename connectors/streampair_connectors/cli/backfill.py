@@ -115,8 +115,9 @@ def backfill(
 ) -> None:
     """Learn a model from a table in files, with the configuration of a lane.
 
-    The model is a file that learner.start can name (docs/history.md). `auc.PairFTRL`, `auc.PrivateForest` and
-    `ranking.PairFTRL` read the table twice, and write each release to the account before it is drawn.
+    The model is a file that scores, and that learner.start can name if it is linear (docs/history.md).
+    `auc.PairFTRL`, `auc.PrivateForest`, `ranking.PairFTRL` and `metric.PairFTRL` read the table twice, and
+    write each release to the account before it is drawn.
     PairMoments reads it once; all of these use all cores. Other learners without privacy read it in the order
     of the files, on one core. With `--output start.state`, without privacy, a lane goes on as if it had read
     the table; the file may have records of it.
@@ -325,8 +326,8 @@ def _learner(config: Config) -> Any:
         behind = " behind steps" if config.learner.steps else ""
         raise ConfigError(
             f"no table is learned by {config.learner.label()}{behind}",
-            fix="name auc.PairFTRL, auc.PrivateForest or ranking.PairFTRL, PairMoments or PairOGD, or a "
-            "forest without privacy, and no steps",
+            fix="name auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL or metric.PairFTRL, PairMoments or "
+            "PairOGD, or a forest without privacy, and no steps",
         )
     names = config.input.features
     if isinstance(learner, LEARNERS) and names and learner.bounds is None:

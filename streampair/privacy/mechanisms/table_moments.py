@@ -3,7 +3,8 @@
 The first part, a sample by public coins, gives means, spreads and covariances with the label. All other rows
 are standardised by them and summed. A row is rounded to steps of 2^-16 before anything is multiplied, so sums
 are exact integers: equal for any cut and order of the table, and moved by a row by no more than the lemma
-says, without a term for rounding (docs/privacy 10.7). Those of a private forest count its leaves, too.
+says, without a term for rounding (docs/privacy 10.7). Those of a private forest count its leaves, too, and
+those of a metric its classes, of which the first part has no labels.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from streampair.errors import ConfigError
 from streampair.kernels import table_sums
 from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, Settings, check_overflow
 from streampair.privacy.mechanisms.dp_forest import DPForest, DPForestPlan, DPForestState
+from streampair.privacy.mechanisms.metric_moments import MetricMoments, MetricMomentsState
 from streampair.privacy.mechanisms.second_moments import (
     MomentsState,
     RankingMomentsState,
@@ -43,12 +45,14 @@ if TYPE_CHECKING:
 __all__ = [
     "PRODUCT_ROWS",
     "STEPS",
+    "MetricTableState",
     "RankingTableState",
     "SumsRelease",
     "TableForestPlan",
     "TableForestState",
     "TableMomentsPlan",
     "TableMomentsState",
+    "class_sums",
     "label_steps",
     "moments_release",
     "plan_sample",
@@ -133,6 +137,35 @@ def product_sums(columns: Floats, centre: float) -> Integers:
     return np.asarray(products.ravel()[_packed(d)])
 
 
+def class_sums(columns: Floats, classes: Floats) -> Integers:
+    """Sums of x x', of x by class, and half of the number of rows by class, over rows x of the unit ball.
+
+    Integers (d (d + 1) / 2 + K d + K,), in steps of 2^-32.
+
+    Parameters
+    ----------
+    columns
+        As of `product_sums`; the labels are numbers of classes.
+    classes
+        The numbers of the declared classes, (K,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.mechanisms.table_moments import STEPS, class_sums
+    >>> sums = class_sums(np.array([[0.5, -1.0], [7.0, 3.0]]), np.array([3.0, 7.0]))
+    >>> (sums / STEPS**2).tolist()
+    [1.25, -1.0, 0.5, 0.5, 0.5]
+    """
+    _check_rows(columns)
+    x, labels = columns[:-1], columns[-1]
+    table_sums.ball_steps(x, labels, float(STEPS))
+    of_class = (labels == classes[:, None]).astype(np.float64)
+    products, sums = (x @ x.T)[np.tril_indices(len(x))], (of_class @ x.T).ravel()
+    parts = products, STEPS * sums, STEPS * STEPS // 2 * of_class.sum(axis=1)
+    return np.concatenate(parts).astype(np.int64)
+
+
 @lru_cache
 def _packed(d: int) -> NDArray[np.intp]:
     """Places in a matrix (d + 1, d) of its lower triangle, row by row."""
@@ -189,10 +222,12 @@ def _plus(number: Floats, small: Floats) -> Floats:
     return np.stack((out, low - (out - total)))
 
 
-def plan_sample(mu: float, dim: int, rows: int, relation: Relation = ONE_RECORD) -> WarmupPlan:
+def plan_sample(
+    mu: float, dim: int, rows: int, relation: Relation = ONE_RECORD, labels: bool = True
+) -> WarmupPlan:
     """The release of the sample's sums: that of the warm-up (docs/privacy 4.4), without a term for rounding.
 
-    All rows of an entity may be in the sample.
+    All rows of an entity may be in the sample. Without `labels` nothing is released of them.
 
     Examples
     --------
@@ -201,8 +236,8 @@ def plan_sample(mu: float, dim: int, rows: int, relation: Relation = ONE_RECORD)
     >>> plan.sigma_sum  # the root of 5 d, over mu
     20.0
     """
-    sigma = _rows_of(relation) * moment_sensitivity(dim, labels=True, cross=True) / mu
-    plan = WarmupPlan(mu, rows, sigma, sigma / SQUARE_WEIGHT, True, relation, True)
+    sigma = _rows_of(relation) * moment_sensitivity(dim, labels=labels, cross=labels) / mu
+    plan = WarmupPlan(mu, rows, sigma, sigma / SQUARE_WEIGHT, labels, relation, labels)
     check_overflow(20.0 * max(plan.sigmas) * plan.PER_UNIT, "noise of the sample")
     return plan
 
@@ -213,17 +248,19 @@ def _rows_of(relation: Relation) -> int:
 
 
 def sample_release(plan: WarmupPlan, dim: int) -> SumsRelease:
-    """The release of `sample_sums`."""
+    """The release of `sample_sums`; without labels, of the sums of x and x^2 alone."""
+    labels = plan.labels
     grid, bits = 1.0 / WarmupPlan.PER_UNIT, int(math.log2(WarmupPlan.PER_UNIT))
     most = _rows_of(plan.relation)
-    sensitivity = most * moment_sensitivity(dim, labels=True, cross=True)
-    sigmas = np.repeat([*plan.sigmas[:2], plan.sigmas[0], plan.sigmas[2]], [dim, dim, 1, dim])
-    blank = most * math.sqrt(dim * (1.0 + SQUARE_WEIGHT**2 + CROSS_WEIGHT**2) + 1.0)
+    sensitivity = most * moment_sensitivity(dim, labels=labels, cross=labels)
+    counts = [dim, dim, 1, dim] if labels else [dim, dim]
+    sigmas = np.repeat([*plan.sigmas[:2], plan.sigma_sum, plan.sigmas[-1]][: len(counts)], counts)
+    blank = most * math.sqrt(dim * (1.0 + SQUARE_WEIGHT**2 + labels * CROSS_WEIGHT**2) + labels)
     card = Release(
-        name="sums of x, of x^2, of the labels and of label times x over the sample",
-        domain="features scaled and clipped to [-1, 1], a label in [-1, 1]",
+        name=f"sums of x, of x^2{', of the labels and of label times x' if labels else ''} over the sample",
+        domain="features scaled and clipped to [-1, 1]" + (", a label in [-1, 1]" if labels else ""),
         relation=plan.relation,
-        lemma="docs/privacy, Lemma 60 and Lemma 98",
+        lemma=f"docs/privacy, Lemma {60 if labels else 18} and Lemma 98",
         sensitivity=sensitivity,
         sigma=plan.sigma_sum,
         replace=sensitivity / plan.sigma_sum,
@@ -233,7 +270,7 @@ def sample_release(plan: WarmupPlan, dim: int) -> SumsRelease:
         grid=grid,
         draws=float((sigmas / grid + 1.0).sum()),
     )
-    finer = np.repeat([_BITS, 2 * _BITS, _BITS, 2 * _BITS], [dim, dim, 1, dim]) - bits
+    finer = np.repeat([_BITS, 2 * _BITS, _BITS, 2 * _BITS][: len(counts)], counts) - bits
     return SumsRelease(card, finer, sigmas, grid)
 
 
@@ -275,11 +312,12 @@ def plan_table_moments(settings: Settings, rows: int) -> TableMomentsPlan:
     assert settings.features is not None
     # The first block would be longer than the table: the only release is that of all rows.
     numbers = (settings.mu, settings.features, 10.0 * rows, rows, settings.radius)
-    forest = settings.mechanism
+    mechanism = settings.mechanism
+    classes = len(mechanism.classes) if isinstance(mechanism, MetricMoments) else 0
     plan = (
-        TableForestPlan(*numbers, relation=settings.relation, **forest.shape)
-        if isinstance(forest, DPForest)
-        else TableMomentsPlan(*numbers, relation=settings.relation)
+        TableForestPlan(*numbers, relation=settings.relation, **mechanism.shape)
+        if isinstance(mechanism, DPForest)
+        else TableMomentsPlan(*numbers, relation=settings.relation, classes=classes)
     )
     if plan.releases(rows) != 1 or not 2.0**-32 <= plan.grid <= 1.0:
         raise ConfigError(
@@ -344,6 +382,10 @@ class TableMomentsState(MomentsState):
 
 class RankingTableState(TableMomentsState, RankingMomentsState):
     """The same for relevances, whose model is another function of the release."""
+
+
+class MetricTableState(TableMomentsState, MetricMomentsState):
+    """The same for classes, whose model is a metric."""
 
 
 class TableForestState(TableMomentsState, DPForestState):
