@@ -36,6 +36,7 @@ def session() -> Iterator[SparkSession]:
         patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # its life is short
         # A partition has several batches.
         options = {"spark.ui.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": "500"}
+        options["spark.driver.maxResultSize"] = "2m"
         session = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
         yield session
         session.stop()
@@ -90,7 +91,7 @@ def test_tasks_get_no_key_and_no_column_that_the_job_does_not_name(
 
     def recorded(df: DataFrame, func: Callable[..., Any], *rest: Any) -> DataFrame:
         sent.append(CloudPickleSerializer().dumps(func))  # as Spark sends it
-        read.append([data.column_names[int(name[1:])] for name in df.columns])
+        read.append(df.columns)
         return to_tasks(df, func, *rest)
 
     job = new_job()
@@ -99,9 +100,10 @@ def test_tasks_get_no_key_and_no_column_that_the_job_does_not_name(
     monkeypatch.setattr(type(in_parts(session, data, 1)), "mapInArrow", recorded)
     for each in (job, second):
         spark.sums(in_parts(session, data, 2), each)
-    assert read == 2 * [[*job.columns]] == 2 * [["`age", "a.mount", "fraud", "row"]]
+    assert job.columns == ("`age", "a.mount", "fraud", "row")
+    assert read == 2 * [[f"c{data.column_names.index(name)}" for name in job.columns], ["part", "sums"]]
     forms = [key, key.hex().encode(), hashlib.blake2b(key, digest_size=32).digest()]
-    assert len(sent) == 2
+    assert len(sent) == 4
     assert not any(form in task for task in sent for form in forms)
     assert key in CloudPickleSerializer().dumps(lambda batches: (batches, key))  # the search finds one
 
@@ -118,7 +120,7 @@ def fitted(kind: str, tmp_path: Path) -> models.Model:
     return models.export(learner)
 
 
-@pytest.mark.parametrize("kind", ["linear", "forest", "table"])
+@support.in_one_case("kind", ["linear", "forest", "table"])
 def test_scores_have_the_bits_of_one_process(session: SparkSession, tmp_path: Path, kind: str) -> None:
     model, data = fitted(kind, tmp_path), table()
     if kind == "table":
@@ -164,6 +166,19 @@ def test_a_metric_has_the_bits_of_one_process(session: SparkSession, tmp_path: P
     expected = model.score_many(data.sort_by("row").select(list(model.features))).to_pylist()
     scored = spark.score(in_parts(session, data, 3), model).toArrow().sort_by("row")
     assert scored["score"].to_pylist() == expected
+
+
+def test_a_driver_gets_the_sums_of_few_tasks(session: SparkSession, tmp_path: Path) -> None:
+    """Of 32 partitions they are more than the driver takes: 11,324 integers each."""
+    rng = np.random.default_rng(4)
+    names = [f"x{i}" for i in range(149)]
+    data = pa.table({"row": np.arange(256), "y": np.arange(256) < 99, **{x: rng.random(256) for x in names}})
+    learner = auc.PairFTRL(1.0, 1e-6, bounds=dict.fromkeys(names, (0, 1)))
+    job = history.Job(learner, label="y", rows=256, row_id="row", salt="")
+    job = job.standardised(job.sums(data), secrets.token_bytes(32), account=tmp_path / "account.json")
+    expected = job.sums(data)
+    assert 32 * expected.cells.nbytes > 2 * 2**20 > 2 * 8 * expected.cells.nbytes
+    assert spark.sums(session.createDataFrame(data).repartition(32, "row"), job) == expected
 
 
 def test_what_is_refused(session: SparkSession) -> None:

@@ -154,9 +154,19 @@ def spark_page() -> tuple[list[pages.Block], list[pages.Block]]:
 
 
 @pytest.mark.timeout(660)  # ten programs of Java begin, next to whatever else runs
-def test_a_table_on_spark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["4", pytest.param("3.5", marks=pytest.mark.everything)])
+def test_a_table_on_spark(tmp_path: Path, version: str) -> None:
     """A step that fails, or prints something else than the page shows: a failure that did not happen, too."""
     home = Path(pyspark.__file__).parent
+    environment = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # of short lives
+    ignore = "PySpark does not yet fully support pandas"
+    if version == "3.5":
+        home = support.CACHE / "pyspark-3.5" / "pyspark"
+        environment["PYTHONPATH"] = str(home.parent)
+        ignore = "The distutils package is deprecated"
+        if not home.is_dir():
+            command = "pip install --no-deps --target .cache/pyspark-3.5 'pyspark==3.5.*'"
+            support.unavailable("PySpark 3.5", command)
     if shutil.which("java") is None:
         support.unavailable("Java", "install it (Debian: apt-get install openjdk-17-jdk-headless)")
     program = tmp_path / ".bin" / "spark-class"
@@ -169,8 +179,8 @@ def test_a_table_on_spark(tmp_path: Path) -> None:
         tmp_path,
         {"7077": str(port)},
         steps=spark_page()[0],
-        environment={"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},  # of short lives
-        ignore="PySpark does not yet fully support pandas",
+        environment=environment,
+        ignore=ignore,
         seconds=600,
     )
 
