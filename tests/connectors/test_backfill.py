@@ -315,6 +315,94 @@ def test_declared_values_are_texts_wherever_they_stand(folder: Path) -> None:
     assert "'code' is of type decimal128(3, 2)" in error("decimal.parquet")
 
 
+def test_names_in_a_path_are_columns_below_the_folder_that_is_given(folder: Path) -> None:
+    """Not those above it; of a file that is given, none."""
+    above = folder / "day=1" / "a=2"
+    for code in ("01", "02"):
+        parquet(frame(40).drop(columns="other"), above / "t" / f"code={code}" / "x.parquet")
+        parquet(frame(40).drop(columns="other"), above / "u" / f"code={code}" / "x.parquet")
+    config = load_config(configured(folder, "auc.PairOGD", "", ""))
+
+    def columns(*paths: Path) -> list[str]:
+        found = tables.open_table(paths, config.input, ["y"])
+        assert found.rows == sum(
+            len(batch) for part, _ in found.parts for batch in found.reader.batches(part)
+        )
+        return found.reader.schema.names
+
+    below = ["a", "b", "code", "y"]
+    assert columns(above / "t") == columns(above / "t", above / "u") == below
+    assert columns(above) == below
+    assert columns(folder / "day=1" / "a=2" / "t" / "code=01" / "x.parquet") == ["a", "b", "y"]
+    configured(folder, "auc.PairOGD", "", 'features = ["b", "code"]')
+    assert "give the folder above code=..." in error(above / "t" / "code=01")
+    configured(folder, "auc.PairOGD", "", 'features = ["b", "day"]')
+    assert "give the folder above day=..." in error(above)
+
+
+def test_fields_of_structs_and_texts_of_times_are_those_of_a_lane(folder: Path) -> None:
+    declared = (
+        'features = { "user.age" = [0, 99], "user.home.country" = ["NL", "BE"], "sent.at.hour" = [0, 23], '
+        '"sent.at.weekday" = [0, 6], "seen.hour" = [0, 23], "n.spelled" = [0, 9] }\n'
+        'fields = { "sent.at" = "iso-8601", seen = "epoch-s", "n.spelled" = "number" }'
+    )
+    path = configured(folder, "auc.PairOGD", "", declared)
+    path.write_text(path.read_text().replace('label = "y"', 'label = "y.known"'))
+    config = load_config(path)
+    times = ["2026-11-30T23:30:00+01:00", "2026-12-01", "20261201T050607Z", "2026-12-01 07:08", "", None]
+    ages = [1.0, None, 3.0, 4.0, 5.0, 6.0]
+    homes = [
+        {"country": "NL"},
+        {"country": "BE"},
+        None,
+        {"country": None},
+        {"country": "FR"},
+        {"country": "NL"},
+    ]
+    users = [{"age": age, "home": home, "more": "x"} for age, home in zip(ages, homes, strict=True)]
+    users[3] = None
+    seen = ["1700000000", "1700003600.5", None, "1.7e9", "", "1700000000"]
+    data = pa.table(
+        {
+            "user": users,
+            "sent": [{"at": time} for time in times],
+            "seen": seen,
+            "n.spelled": ["1", "2", "", "4", "5", "6"],
+            "n": [{"spelled": 9.0}] * 6,
+            "y": [{"known": i % 2 == 0} for i in range(6)],
+        }
+    )
+    numbers = pa.array([1700000000.0, 1700003600.5, None, 1.7e9, None, 1.7e9])
+    views = data.set_column(2, "seen", data.column("seen").cast(pa.string_view()))
+    for number, table in enumerate((data, data.set_column(2, "seen", numbers), views)):
+        pa.feather.write_feather(table, f"{number}.arrow") if number == 2 else pq.write_table(
+            table, f"{number}.parquet"
+        )
+        (file,) = folder.glob(f"{number}.*")
+        found = tables.open_table([file], config.input, ["y.known"])
+        (batch,) = (batch for part, _ in found.parts for batch in found.reader.batches(part))
+        names = config.input.feature_names()
+        decode = json_decoder(config.input, gaps=True)
+        for i, row in enumerate(data.to_pylist()):
+            read = {name: batch.column(name)[i].as_py() for name in names}
+            assert {k: float(v) for k, v in read.items() if v is not None} == decode(
+                Record(i, json.dumps(row).encode())
+            ).x
+        assert batch.column("y.known").to_pylist() == [True, False] * 3
+    made("0.parquet")
+    Path("start.json").unlink()
+    plain = pa.table({"user.age": ages, **{name: data.column(name) for name in data.column_names[1:]}})
+    pq.write_table(plain, "plain.parquet")
+    configured(folder, "auc.PairOGD", "", 'features = ["user.age"]')
+    assert "a field of a struct there" in error("0.parquet", "plain.parquet", "--label", "y.known")
+    assert "has no column 'user.age.x'" in error("0.parquet", "--label", "user.age.x")
+    Path("times.csv").write_text("a,at,y\n1,2026-11-30T23:30:00+01:00,1\n2,,0\n3,2026-12-01,1\n")
+    declared = 'features = ["a", "at.hour"]\nfields = { at = "iso-8601" }'
+    assert rows_of(folder / "times.csv", declared)["at.hour"].fillna(-1).tolist() == [22, -1, 0]
+    Path("bad.csv").write_text("a,at,y\n1,2026-11-30,1\n2,secret,0\n")
+    assert "the column 'at' has a value that is no time as iso-8601" in error("bad.csv")
+
+
 def test_texts_of_polars_are_read(folder: Path) -> None:
     pl.from_pandas(frame(40)).write_ipc("x.arrow")
     configured(folder, "auc.PairOGD", "", 'features = ["a", "other"]')

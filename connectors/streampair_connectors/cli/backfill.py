@@ -44,8 +44,8 @@ Columns = Annotated[
     list[Path],
     typer.Argument(
         metavar="TABLE",
-        help="Files of the table, or folders of them: Parquet, Arrow IPC or CSV. In a path, year=2026 is a "
-        "column.",
+        help="Files of the table, or folders of them: Parquet, Arrow IPC or CSV. In a path below a folder, "
+        "year=2026 is a column.",
     ),
 ]
 

@@ -30,6 +30,7 @@ __all__ = [
     "Unframed",
     "is_field_name",
     "is_outer",
+    "moment_of",
     "no_number",
     "number_of_text",
     "typed_reader",
@@ -200,7 +201,7 @@ def _put_parts(time: str, kind: str, parts: list[tuple[str, str]], data: dict[st
     if value is None or value is _MISSING or value == "":
         return
     try:
-        moment = _moment(value, kind)
+        moment = moment_of(value, kind)
     except (ValueError, TypeError, OverflowError):
         raise _no_time(time, value, kind) from None
     for name, part in parts:
@@ -228,8 +229,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_UNITS = {"epoch-s": "seconds", "epoch-ms": "milliseconds", "epoch-us": "microseconds"}
 
 
-def _moment(value: Any, kind: str) -> datetime:
-    """A time in UTC; a text without an offset is in UTC."""
+def moment_of(value: Any, kind: str) -> datetime:
+    """Return the time in UTC that a value of an event is: the one rule for events and for cells of tables.
+
+    Parameters
+    ----------
+    value
+        A text of ISO 8601, in UTC if it has no offset; or a number, perhaps as text, from 1990 to 2100.
+    kind
+        As `input.fields` declares it: `"iso-8601"`, or a unit of numbers.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        It is none.
+
+    Examples
+    --------
+    >>> moment_of("2024-01-31T01:00:00+02:00", "iso-8601").day, moment_of("1700000000", "epoch-s").hour
+    (30, 22)
+    """
     if kind == "iso-8601":
         moment = datetime.fromisoformat(value)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

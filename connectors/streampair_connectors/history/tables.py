@@ -7,12 +7,14 @@ import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from streampair.errors import ConfigError, RecordError
 from streampair.evaluation.epochs import unit_of
-from streampair_connectors.codecs.fields import EPOCH_UNITS, number_of_text
+from streampair_connectors.codecs.fields import EPOCH_UNITS, moment_of, number_of_text
 from streampair_connectors.config.models import InputConfig
 
 try:
@@ -57,7 +59,10 @@ class Reader:
     Attributes
     ----------
     schema
-        Columns that are read, the same in every file.
+        Columns that are read, the same in every file. A name with dots is that of a field of a struct, unless
+        the table has a column of that whole name.
+    stored
+        The columns that have them.
     categories
         For each field with declared values, these as texts, and the columns that stand for them.
     times
@@ -69,6 +74,7 @@ class Reader:
     """
 
     schema: Any
+    stored: Any
     categories: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
     times: tuple[tuple[str, tuple[str, str, str]], ...] = ()
     texts: tuple[str, ...] = ()
@@ -90,8 +96,8 @@ class Reader:
             If a file cannot be read; the message quotes no value.
         """
         options = {
-            "schema": self.schema,
-            "columns": self.schema.names,
+            "schema": self.stored,
+            "columns": {name: ds.field(*_path(name, self.stored)) for name in self.schema.names},
             "batch_size": _BATCH_ROWS,
             "batch_readahead": 1,
             "fragment_readahead": 1,
@@ -111,7 +117,7 @@ class Reader:
 
     def _prepared(self, table: Any) -> Any:
         """The columns as the learner takes them: those of declared values, parts of times, and numbers."""
-        out = {name: table.column(name) for name in self.schema.names}
+        out = {name: _with_functions(table.column(name)) for name in self.schema.names}
         read = dict(out)
         for field, columns in self.categories:
             values = pc.cast(out.pop(field), pa.string())
@@ -128,11 +134,14 @@ class Reader:
                 _check_words(name, column)
             if name in self.texts:
                 out[name] = _spelled(name, column)
-            elif pa.types.is_string_view(column.type):  # which has few functions
-                out[name] = pc.cast(column, pa.large_string())
             elif pa.types.is_decimal(column.type):
                 out[name] = pc.cast(column, pa.float64())
         return pa.table(out)
+
+
+def _with_functions(column: Any) -> Any:
+    """A column of texts in a type that has all functions of texts; any other one as it is."""
+    return pc.cast(column, pa.large_string()) if pa.types.is_string_view(column.type) else column
 
 
 def _spelled(name: str, column: Any) -> Any:
@@ -186,9 +195,20 @@ def _moments(name: str, kind: str, column: Any) -> Any:
         column = pc.cast(column, pa.timestamp("ms"))
     if pa.types.is_timestamp(column.type) and kind == "iso-8601":
         return pc.cast(column, pa.timestamp(column.type.unit, "UTC"))
+    if _is_text(column.type) or (pa.types.is_floating(column.type) and kind in EPOCH_UNITS):
+        values = pc.unique(column)
+        try:
+            moments = [None if cell in (None, "") else moment_of(cell, kind) for cell in values.to_pylist()]
+        except (ValueError, TypeError, OverflowError):
+            raise RecordError(
+                f"the column {name!r} has a value that is no time as {kind}, which input.fields declares",
+                fix="write ISO 8601, such as 2024-01-31T12:00:00Z, or numbers of times from 1990 to 2100; or "
+                "correct input.fields",
+            ) from None
+        return pc.take(pa.array(moments, pa.timestamp("us", "UTC")), pc.index_in(column, values))
     raise RecordError(
         f"the column {name!r} is of type {column.type}, and input.fields declares it as {kind}",
-        fix="make it a timestamp for iso-8601, or whole numbers for epoch-s, epoch-ms and epoch-us",
+        fix="make it a timestamp or a text for iso-8601, or numbers for epoch-s, epoch-ms and epoch-us",
     )
 
 
@@ -239,7 +259,11 @@ class TableFiles:
 
     def columns(self, names: Sequence[str]) -> TableColumns:
         """The batches of these columns, in order."""
-        reader = Reader(pa.schema([self.reader.schema.field(name) for name in names]))
+        schema, stored = self.reader.schema, self.reader.stored
+        roots = dict.fromkeys(_path(name, stored)[0] for name in names)
+        reader = Reader(
+            *(pa.schema(map(of.field, chosen)) for of, chosen in ((schema, names), (stored, roots)))
+        )
         return TableColumns(tuple(part for part, _ in self.parts), reader)
 
     def fingerprint(self) -> str:
@@ -269,7 +293,7 @@ def open_table(
     Parameters
     ----------
     paths
-        Files of one format, and folders of them; in a folder, ``name=value`` in a path is a column.
+        Files of one format, and folders of them; ``name=value`` in a path below a folder is a column.
     declared
         The features. None: all columns but `others`, and label, id and time of the lane, as in the lane.
     others
@@ -284,7 +308,8 @@ def open_table(
     RecordError
         If a file is empty or damaged, has no such column, or one of another type than the files before it.
     """
-    files = _files(paths)
+    found = _files(paths)
+    files = [file for _, file in found]
     suffixes = [next((s for s in _FORMATS if file.lower().endswith(s)), None) for file in files]
     kinds = {None if suffix is None else _FORMATS[suffix] for suffix in suffixes}
     if len(kinds) != 1 or None in kinds:
@@ -296,16 +321,17 @@ def open_table(
     (kind,) = kinds
     categories, times = declared.categories(), declared.time_parts()
     codes = set() if categories is None else set(map(str, categories.places))
-    dataset = _dataset(files, kind, codes)
+    datasets = _datasets(found, kind, codes)
     features = declared.source_names() if declared.features is not None else None
     if features is None:
         taken = {*others, declared.label, declared.id, declared.time}
-        features = [name for name in dataset.schema.names if name not in taken]
+        features = [name for name in datasets[0].schema.names if name not in taken]
     plain = set(features) - codes - {time for time, _ in times.values()}
     texts = declared.features is None or (texts and not isinstance(declared.features, dict))
     numbers = {name for name in plain if not texts or declared.fields.get(name) == "number"}
     types = dict.fromkeys(plain, pa.float64()) | dict.fromkeys(codes, pa.string())
-    schema = _common_schema(dataset, [*features, *others], types if kind == "csv" else {})
+    types |= {time: pa.string() for time, _ in times.values() if declared.fields[time] == "iso-8601"}
+    schema, stored = _common_schema(datasets, [*features, *others], types if kind == "csv" else {})
     spelled = [name for name in features if name in numbers and _is_text(schema.field(name).type)]
     for name in numbers:
         known = kind == "csv" or declared.fields.get(name) == "number"
@@ -315,6 +341,7 @@ def open_table(
     words = [name for name in plain - numbers if kind == "csv" and _is_text(schema.field(name).type)]
     reader = Reader(
         schema,
+        stored,
         ()
         if categories is None
         else tuple(
@@ -325,17 +352,22 @@ def open_table(
         tuple(spelled),
         tuple(sorted(words)),
     )
-    return TableFiles(tuple(files), tuple(_parts(dataset)), reader)
+    return TableFiles(tuple(files), tuple(_parts(datasets)), reader)
 
 
-def _dataset(files: Sequence[str], kind: Any, codes: Container[str]) -> Any:
-    """The files, with the columns in their paths; `codes`: columns of texts, such as 01."""
+def _datasets(files: Sequence[tuple[str, str]], kind: Any, codes: Container[str]) -> list[Any]:
+    """The files by folders that were given, as of `_files`; `codes`: columns of texts, such as 01."""
     form = _CSV if kind == "csv" else kind
+    groups = groupby(files, key=itemgetter(0))
+    return [_dataset(folder, [file for _, file in inside], form, codes) for folder, inside in groups]
+
+
+def _dataset(folder: str, files: Sequence[str], form: Any, codes: Container[str]) -> Any:
+    """The files of a folder, with the columns in their paths below it."""
     try:
         dataset = ds.dataset(files, format=form)
-        of_paths = {
-            part.partition("=")[0] for file in files for part in Path(file).parent.parts if "=" in part
-        }
+        below = [Path(file).parent.relative_to(folder).parts for file in files]
+        of_paths = {part.partition("=")[0] for parts in below for part in parts if "=" in part}
         for name in of_paths.intersection(dataset.schema.names):
             raise RecordError(
                 f"{name!r} is a column of {files[0]}, and in the paths of the files too",
@@ -343,10 +375,11 @@ def _dataset(files: Sequence[str], kind: Any, codes: Container[str]) -> Any:
             )
         if not of_paths:
             return dataset
-        found = ds.dataset(files, format=form, partitioning="hive").schema
+        found = ds.dataset(files, format=form, partitioning="hive", partition_base_dir=folder).schema
         fields = [found.field(name) for name in sorted(of_paths)]
         columns = pa.schema([f.with_type(pa.string()) if f.name in codes else f for f in fields])
-        return ds.dataset(files, format=form, partitioning=ds.partitioning(columns, flavor="hive"))
+        hive = ds.partitioning(columns, flavor="hive")
+        return ds.dataset(files, format=form, partitioning=hive, partition_base_dir=folder)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(files[0], type(error).__name__) from None
 
@@ -376,19 +409,23 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _files(paths: Sequence[Path]) -> list[str]:
-    """The files, absolute, and those of the folders in order; hidden ones and those of `_` are none."""
-    found: list[str] = []
+def _files(paths: Sequence[Path]) -> list[tuple[str, str]]:
+    """The folder and the path of each file, absolute, those of a folder in order; not hidden ones and `_`.
+
+    The folder is the one that was given; of a file that was given, the one that it is in.
+    """
+    found: list[tuple[str, str]] = []
     for path in paths:
         if path.is_dir():
             inside = (f for f in path.rglob("*") if f.is_file() and _is_data(f.relative_to(path)))
-            found += [os.path.abspath(file) for file in sorted(inside)]
+            found += [(os.path.abspath(path), os.path.abspath(file)) for file in sorted(inside)]
         elif path.exists():
-            found.append(os.path.abspath(path))
+            found.append((os.path.dirname(os.path.abspath(path)), os.path.abspath(path)))
         else:
             raise ConfigError(f"there is no file or folder {path}", fix="correct the path of the table")
-    if len(set(found)) != len(found):
-        twice = next(file for file in found if found.count(file) > 1)
+    files = [file for _, file in found]
+    if len(set(files)) != len(files):
+        twice = next(file for file in files if files.count(file) > 1)
         raise ConfigError(f"{twice} is given twice", fix="give each file once")
     if not found:
         raise ConfigError(f"there is no file in {paths[0]}", fix="give the folder of the table")
@@ -399,17 +436,41 @@ def _is_data(path: Path) -> bool:
     return not any(name.startswith((".", "_")) for name in path.parts)
 
 
-def _common_schema(dataset: Any, names: Sequence[str], of_csv: Mapping[str, Any]) -> Any:
-    """The types of the columns, the same in every file; `of_csv`: texts, and numbers that look like such."""
-    common: Any = None
-    for fragment in dataset.get_fragments():
+def _path(name: str, schema: Any) -> list[str]:
+    """Where the values of a name are, as in a lane: a column, or a field of a struct."""
+    return [name] if name in schema.names else name.split(".")
+
+
+def _nested(name: str, schema: Any) -> Any:
+    """The type of a field of a struct; None: there is none of this name."""
+    first, *path = _path(name, schema)
+    kind: Any = schema.field(first).type if path and first in schema.names else None
+    for part in path:
+        place = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
+        if place < 0:
+            return None
+        kind = kind.field(place).type
+    return kind
+
+
+def _common_schema(
+    datasets: Sequence[Any], names: Sequence[str], of_csv: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """The types of the columns, the same in every file, and of the columns that have them.
+
+    `of_csv`: texts, and numbers that look like such.
+    """
+    common: list[Any] = []
+    for of_files, fragment in ((each, fragment) for each in datasets for fragment in each.get_fragments()):
         try:
             found = fragment.physical_schema
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(fragment.path, type(error).__name__) from None  # its text may quote a row
         of_path = ds.get_partition_keys(fragment.partition_expression)
+        nested = {name: _nested(name, found) for name in names if name not in of_path}
+        nested = {name: kind for name, kind in nested.items() if kind is not None}
         for name in names:
-            if name not in found.names and name not in of_path:
+            if name not in found.names and name not in of_path and name not in nested:
                 # Names that a CSV file without a header seems to have are values.
                 known = (
                     ""
@@ -418,10 +479,13 @@ def _common_schema(dataset: Any, names: Sequence[str], of_csv: Mapping[str, Any]
                 )
                 raise RecordError(
                     f"{fragment.path} has no column {name!r}{known}",
-                    fix="correct input.features, input.label or the id; or give files with these columns",
+                    fix=f"give the folder above {name}=..., in whose paths it is a column"
+                    if f"{os.sep}{name}=" in fragment.path
+                    else "correct input.features, input.label or the id; or give files with these columns",
                 )
-        fields = [found.field(n) if n in found.names else dataset.schema.field(n) for n in names]
-        columns = pa.schema(
+        roots = dict.fromkeys(name.split(".")[0] if name in nested else name for name in names)
+        fields = [found.field(n) if n in found.names else of_files.schema.field(n) for n in roots]
+        stored = pa.schema(
             [
                 (
                     # A lane reads numbers and texts: true and 2026-11-30 are texts.
@@ -432,25 +496,30 @@ def _common_schema(dataset: Any, names: Sequence[str], of_csv: Mapping[str, Any]
                 for f in fields
             ]
         )
+        columns = pa.schema([pa.field(n, nested[n]) if n in nested else stored.field(n) for n in names])
         try:
-            common = columns if common is None else pa.unify_schemas([common, columns])
+            if common and set(stored.names) != set(common[1].names):
+                raise pa.ArrowInvalid("a name with dots is a column here, and a field of a struct there")
+            both = (columns, stored)
+            common = [pa.unify_schemas([*each]) for each in zip(common or both, both, strict=True)]
         except pa.ArrowException as error:
             raise RecordError(
                 f"{fragment.path} has other columns than the files before it: {error}",
                 fix="write all files with one schema",
             ) from None
-    return common
+    schema, stored = common
+    return schema, stored
 
 
 def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
 
 
-def _parts(dataset: Any) -> Iterator[tuple[Part, int]]:
+def _parts(datasets: Sequence[Any]) -> Iterator[tuple[Part, int]]:
     """Fragments with their row groups, in order, of about `_PART_ROWS` rows each."""
     part: Part = []
     count = 0
-    for fragment, rows in _pieces(dataset):
+    for fragment, rows in _pieces(datasets):
         if rows:
             part, count = [*part, fragment], count + rows
         if count >= _PART_ROWS:
@@ -460,8 +529,8 @@ def _parts(dataset: Any) -> Iterator[tuple[Part, int]]:
         yield part, count
 
 
-def _pieces(dataset: Any) -> Iterator[tuple[Any, int]]:
-    for fragment in dataset.get_fragments():
+def _pieces(datasets: Sequence[Any]) -> Iterator[tuple[Any, int]]:
+    for fragment in chain.from_iterable(dataset.get_fragments() for dataset in datasets):
         try:
             groups = getattr(fragment, "row_groups", None)
             if groups is None:
