@@ -359,7 +359,7 @@ def test_check_warns_where_the_moments_of_a_table_are_lost(tmp_path: Path) -> No
     table = {"id": np.arange(500), "a": a, "b": b, "y": a > 0.2}
     learner = auc.PairFTRL(1.0, 1e-4, bounds={"a": (-1, 1), "b": (-1, 1)})
     job = history.Job(learner, label="y", rows=500, row_id="id", salt="salt")
-    model = history.fit(job, [table], bytes(32), account=tmp_path / "account")
+    model = history.fit(job, [table], bytes(32), account=tmp_path / "fraud-history.account.json")
     models.save(model, tmp_path / "model.json")
     options = "options = { epsilon = 1.0, delta = 1e-4 }\n"
 
