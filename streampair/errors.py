@@ -87,14 +87,21 @@ class ConfigError(StreampairError, ValueError):
 class RecordError(StreampairError, ValueError):
     """One event cannot be used. Raised before any state has changed.
 
-    `stage` is one of `"decode"`, `"features"`, `"label"`, `"learn"`.
+    `stage` is one of `"decode"`, `"features"`, `"label"`, `"learn"`. `row` is the number of a row of a batch
+    in `problem`, from 0; None: it has none.
     """
 
     def __init__(
-        self, problem: str, *, fix: str, stage: str = "features", retriable: bool | None = None
+        self,
+        problem: str,
+        *,
+        fix: str,
+        stage: str = "features",
+        retriable: bool | None = None,
+        row: int | None = None,
     ) -> None:
         super().__init__(problem, fix=fix, retriable=retriable)
-        self.stage = stage
+        self.stage, self.row = stage, row
 
 
 class NoScoreError(RecordError):

@@ -834,7 +834,8 @@ class ForestLearner(Learner):
                 raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
             empty = np.flatnonzero(~(good | _features.which(rows)).any(axis=1))
             if len(empty):
-                raise RecordError(f"row {empty[0]} has no features", fix="give at least one, or drop the row")
+                problem, row = f"row {empty[0]} has no features", int(empty[0])
+                raise RecordError(problem, fix="give at least one, or drop the row", row=row)
 
     def _learn_rows(
         self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES

@@ -113,7 +113,8 @@ class Target(abc.ABC):
             try:
                 out[i] = self.label(label)
             except RecordError as error:
-                raise RecordError(f"in row {i}, {error.problem}", fix=error.fix, stage="label") from None
+                problem = f"in row {i}, {error.problem}"
+                raise RecordError(problem, fix=error.fix, stage="label", row=i) from None
         return out
 
     def label_or_null(self, y: Any) -> float:

@@ -538,7 +538,7 @@ def unusable_value(
             else:
                 problem = f"{where} is {number:g}, beyond the limit of {limit:g}"
                 fix = "scale it first, for example with streampair.preprocessing.Bounds"
-    return RecordError(problem, fix=fix, stage="features")
+    return RecordError(problem, fix=fix, stage="features", row=row)
 
 
 def as_number(value: object) -> float:

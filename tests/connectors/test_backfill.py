@@ -1000,6 +1000,32 @@ def test_a_bad_table_is_refused_and_nothing_is_spent(folder: Path, name: str) ->
     assert not Path("fraud-history.account.json").exists()
 
 
+def test_errors_name_the_file_and_the_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the rows has no label, and is not learned."""
+    monkeypatch.setattr(tables, "_BATCH_ROWS", 150)
+    data = frame()
+    data["y"] = data["y"].astype("object").where(data["id"] % 3 > 0, None)
+    file = folder / "t" / "2.parquet"
+    for learner in ("auc.PairOGD", "auc.PairMoments", "auc.Forest"):
+        configured(folder, learner, "")
+        Path("start.json.sums").unlink(missing_ok=True)
+        parquet(data.assign(a=[*data["a"][:2500], math.inf, *data["a"][2501:]]).iloc[1500:], file)
+        where = f"in row 1000 of {file} (row group 2, rows from 0) is infinite"
+        assert where in error("t")
+    texts = data["y"].map({True: "yes", False: "no"})
+    texts[2501] = "odd"
+    parquet(data.assign(y=texts), folder / "texts" / "1.parquet", folder / "texts" / "2.parquet")
+    for learner in ("auc.PairOGD", "auc.PairMoments"):
+        configured(folder, learner, "")
+        assert f"in row 1001 of {folder / 'texts' / '2.parquet'} (row group 2" in error("texts")
+    configured(folder)
+    parquet(frame(), folder / "t" / "1.parquet", file)
+    parquet(frame().assign(y=[*frame()["y"][:2500], None, *frame()["y"][2501:]]).iloc[1500:], file)
+    Path("start.json.sums").unlink(missing_ok=True)
+    place = f"in rows 950 to 1099 of {file} (row group 2, rows from 0)"
+    assert f"{place}: in a batch 1 row has all features" in error("t")
+
+
 def test_a_bad_cell_of_csv_is_not_quoted(folder: Path) -> None:
     data = frame(60_000).drop(columns="other")  # more than the block of which pyarrow takes the types
     lines = data.to_csv(index=False).splitlines()

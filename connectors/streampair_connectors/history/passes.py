@@ -24,7 +24,7 @@ from streampair.engine.outside import Outside
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
 from streampair.history import Job, Sums
-from streampair_connectors.history.tables import Part, Reader, TableColumns, TableFiles, with_value
+from streampair_connectors.history.tables import Part, Reader, TableColumns, TableFiles, rows_with_value
 
 __all__ = ["InOrder", "JobPass", "MomentsPass", "Partial", "Pass", "check_ids", "lock", "readers", "run_pass"]
 
@@ -68,7 +68,13 @@ class JobPass:
 
     def part(self, part: Part) -> Sums:
         """Sums of a part."""
-        return sum(map(self.job.sums, self.reader.batches(part)))  # type: ignore[return-value]
+        return sum(self._sums(part))  # type: ignore[return-value]
+
+    def _sums(self, part: Part) -> Iterator[Sums]:
+        for place, batch in self.reader.placed(part):
+            with place.named():
+                sums = self.job.sums(batch)
+            yield sums
 
     def add(self, total: Sums | None, part: Sums) -> Sums:
         """The sum of both."""
@@ -113,21 +119,23 @@ class InOrder:
 
     def part(self, part: Part) -> Any:
         """The batches of a part."""
-        return self.reader.batches(part)
+        return self.reader.placed(part)
 
     def add(self, total: Learned | None, part: Any) -> Learned:
         """The learner, which has learned the batches, too."""
         learner, outside = total or Learned(self.learner.clone(), Counter())
         names, found = list(self._bounds), Outside(self._bounds)
-        for batch in part:
+        for place, batch in part:
             if names:
                 cells = [batch.column(name).to_numpy() for name in names]
                 found.rows(names, np.column_stack(cells).astype(np.float64))
             # Others are not learned, as in a lane; nor by a forest those without a feature.
-            rows = with_value(batch, [self.label])
-            if isinstance(learner, ForestLearner):
-                rows = with_value(rows, [name for name in rows.column_names if name != self.label])
-            learner.learn_many(rows.drop_columns(self.label), rows.column(self.label))
+            features = [name for name in batch.column_names if name != self.label]
+            needed = [self.label], features if isinstance(learner, ForestLearner) else []
+            used = rows_with_value(batch, *needed)
+            labelled = batch.take(used) if len(used) < batch.num_rows else batch
+            with place.named(used):
+                learner.learn_many(labelled.drop_columns(self.label), labelled.column(self.label))
         return Learned(learner, outside + Counter(found.counts))
 
     def state(self, total: Learned) -> dict[str, Any]:

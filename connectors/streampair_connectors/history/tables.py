@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -10,7 +11,10 @@ from functools import reduce
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, RecordError
 from streampair.evaluation.epochs import unit_of
@@ -28,7 +32,7 @@ except ImportError:
         fix="pip install '.[history]' in the clone, or pip install pyarrow",
     ) from None
 
-__all__ = ["Part", "Reader", "TableColumns", "TableFiles", "open_table", "with_value"]
+__all__ = ["BatchPlace", "Part", "Reader", "TableColumns", "TableFiles", "open_table", "rows_with_value"]
 
 # As in a lane, an empty cell alone is a gap, of texts too.
 _CSV = ds.CsvFileFormat(
@@ -50,6 +54,44 @@ _TAIL = 2**16  # bytes at the end of a file, where Parquet and IPC say what is i
 
 Part = list[Any]
 """Fragments of files, some row groups of each, as a task reads them: they can be pickled."""
+
+
+class BatchPlace(NamedTuple):
+    """Where the rows of a batch are.
+
+    Attributes
+    ----------
+    fragment
+        The file, of Parquet a row group of it.
+    first, number
+        The first one of the fragment, from 0, and how many they are.
+    """
+
+    fragment: Any
+    first: int
+    number: int
+
+    @contextlib.contextmanager
+    def named(self, used: NDArray[np.intp] | None = None) -> Iterator[None]:
+        """Name the file and the rows in errors of this block; `used`: the rows that it has, None: all."""
+        try:
+            yield
+        except RecordError as error:
+            raise self._named(error, used) from None
+
+    def _named(self, error: RecordError, used: NDArray[np.intp] | None) -> RecordError:
+        first, group = self.first, ""
+        for each in getattr(self.fragment, "row_groups", ())[:1]:
+            whole = self.fragment.metadata
+            first += sum(whole.row_group(i).num_rows for i in range(each.id))
+            group = f"row group {each.id}, "
+        place = f"{self.fragment.path} ({group}rows from 0)"
+        if error.row is None:
+            problem = f"in rows {first} to {first + self.number - 1} of {place}: {error.problem}"
+        else:
+            row = first + (error.row if used is None else int(used[error.row]))
+            problem = error.problem.replace(f"row {error.row}", f"row {row} of {place}", 1)
+        return RecordError(problem, fix=error.fix, stage=error.stage)
 
 
 @dataclass(frozen=True)
@@ -95,6 +137,10 @@ class Reader:
         RecordError
             If a file cannot be read; the message quotes no value.
         """
+        return (batch for _, batch in self.placed(part))
+
+    def placed(self, part: Part) -> Iterator[tuple[BatchPlace, Any]]:
+        """`batches`, each with the place of its rows."""
         options = {
             "schema": self.stored,
             "columns": {name: ds.field(*_path(name, self.stored)) for name in self.schema.names},
@@ -104,10 +150,15 @@ class Reader:
             "use_threads": False,
         }
         for fragment in part:
+            first = 0
             try:
                 for batch in fragment.scanner(**options).to_batches():
                     if batch.num_rows:
-                        yield self._prepared(pa.Table.from_batches([batch]))
+                        place = BatchPlace(fragment, first, batch.num_rows)
+                        with place.named():
+                            table = self._prepared(pa.Table.from_batches([batch]))
+                        yield place, table
+                        first += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 raise RecordError(
                     f"{fragment.path} cannot be read ({type(error).__name__})",
@@ -157,9 +208,10 @@ def _spelled(name: str, column: Any) -> Any:
     return pc.take(pa.array(numbers, pa.float64()), pc.index_in(column, pa.array(texts, column.type)))
 
 
-def with_value(table: Any, names: Sequence[str]) -> Any:
-    """The rows of an Arrow table that have a value in one of these columns."""
-    return table.filter(reduce(pc.or_, (table.column(name).is_valid() for name in names))) if names else table
+def rows_with_value(table: Any, *columns: Sequence[str]) -> NDArray[np.intp]:
+    """The rows (n,) of an Arrow table that have a value in one of each group of columns."""
+    there = (reduce(pc.or_, (table.column(name).is_valid() for name in names)) for names in columns if names)
+    return np.flatnonzero(reduce(pc.and_, there).to_numpy())
 
 
 def _check_words(name: str, column: Any) -> None:
