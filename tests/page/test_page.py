@@ -209,6 +209,9 @@ def test_it_starts_and_follows(run: Run, visit: Open) -> None:
     page = visit(run.url)
     says(page, "No lane yet.")
     labels = ("fraud-private", "events", "PairFTRL")
+    for state, said in (("starting", "The worker is starting."), ("running", "No lane yet.")):
+        run.telemetry.health(labels[0], state)
+        says(page, said)
     run.publish(labels, auc=0.25)
     says(page, "0.2500")
     page.evaluate("document.body.dataset.same = 'yes'")

@@ -721,6 +721,7 @@
     set($("foot"), `streampair ${meta.version || ""}${meta.public ? ". Everything here is computed from released models, the plan and metadata." : ""}`);
   }
 
+  const beginning = () => Object.values(meta.apps || {}).some(({ state }) => state === "starting");
   // What data a lane has: when that changes, the tab is rebuilt.
   const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights } = lane1(id); return [Object.keys(values).join(), !!quality, !!(quality && quality.reliability), !!(quality && quality.drift), !!(weights || []).length].join(); }).join(";");
   const scorersShape = () => scoring().join();
@@ -734,7 +735,7 @@
     charts = [];
     const grid = h("div", { class: "grid" });
     if (!ids.length && tab === "operation" && scorersShown) grid.append(...ways.operation(ids));
-    else if (!ids.length) grid.append(h("div", { class: "card empty" }, h("p", {}, h("b", {}, meta.public ? "No private lane yet." : "No lane yet.")), h("p", {}, scorersShown && !meta.public ? "A worker that scores alone has none. How it scores is on the operation tab." : "A lane appears when this worker has opened it. Of workers with one model for the whole topic one has the lane, and the others stand by.")));
+    else if (!ids.length) grid.append(h("div", { class: "card empty" }, h("p", {}, h("b", {}, text(null, () => beginning() ? "The worker is starting." : meta.public ? "No private lane yet." : "No lane yet."))), h("p", {}, scorersShown && !meta.public ? "A worker that scores alone has none. How it scores is on the operation tab." : text(null, () => beginning() ? "It compiles kernels, which takes minutes at the first start, connects, or opens its lane. The log says how far it is." : "A lane appears when this worker has opened it. Of workers with one model for the whole topic one has the lane, and the others stand by."))));
     else grid.append(...ways[tab](ids));
     panels[tab].replaceChildren(grid);
     update(new Set(ids));
