@@ -115,15 +115,13 @@ def backfill(
 ) -> None:
     """Learn a model from a table in files, with the configuration of a lane.
 
-    The model is a file that scores, and that learner.start can name if it is linear (docs/history.md).
-    `auc.PairFTRL`, `auc.PrivateForest`, `ranking.PairFTRL` and `metric.PairFTRL` read the table twice, and
-    write each release to the account before it is drawn.
-    PairMoments reads it once; all of these use all cores. Other learners without privacy read it in the order
-    of the files, on one core. With `--output start.state`, without privacy, a lane goes on as if it had read
-    the table; the file may have records of it.
+    The model is a file that scores; learner.start can name a linear one (docs/history.md). `PairFTRL` and
+    `PrivateForest` read the table twice, and write each release to the account before it is drawn.
+    These and `PairMoments` use all cores, others one. A lane goes on from FILE.state as if it had read the
+    table, whose records that file may have.
 
-    After Ctrl-C or kill -9 the same command goes on where it was. Until then FILE.sums has exact sums of the
-    table, as secret as the table. Progress is written to standard error.
+    After Ctrl-C or kill -9 the same command goes on where it was. Until then FILE.sums has exact sums, as
+    secret as the table.
     """
     with errors(as_json):
         settings = load_config(config, overrides)

@@ -56,8 +56,7 @@ HistoryAccount = Annotated[
     typer.Option(
         "--account",
         metavar="FILE",
-        help="Account of the attempts at the table of learner.start. Default: APP-history.account.json, next "
-        "to CONFIG.",
+        help="Account of the table of learner.start. Default: APP-history.account.json.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
