@@ -20,6 +20,7 @@ __all__ = [
     "LABEL_LATER",
     "LABEL_LEARNED",
     "LABEL_NO_ID",
+    "LABEL_STOPPED",
     "OFFSET_BITS",
     "Breaker",
     "Commit",
@@ -67,6 +68,8 @@ LABEL_LATER: Final = -2
 LABEL_LEARNED: Final = 255
 LABEL_NO_ID: Final = 3
 """Code of an event without an id: that no label came for it says nothing."""
+LABEL_STOPPED: Final = 4
+"""Code of the label of an event that was stopped: its outcome will never be known."""
 OFFSET_BITS: Final = 48
 """Of the place of a record as one number: its partition, and below that its offset."""
 

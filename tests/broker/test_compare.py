@@ -201,19 +201,21 @@ def test_labels_that_come_later_are_joined_by_the_rules_of_a_worker(
     """In time, each used once, and no event before it is due: positives would come first."""
     name = unique("hand")
     labels = f'[label_input]\ntopic = "{name}-labels"\nid = "id"\nlabel = "y"\nafter = "1d"\nabsent = false'
+    labels += '\nstopped = "gone"'
     configs = by_hand(kafka, tmp_path, name, labels)
     for topic in (f"{name}-in", f"{name}-labels"):
         kafka.create_topic(topic)
-    times = [NOW - 5 * DAY, NOW - 4 * DAY, NOW - 3 * DAY, NOW - 2 * DAY, NOW]
+    times = [*(NOW - days * DAY for days in (5, 4, 3, 2)), NOW - 3 * DAY // 2, NOW]
     write(kafka, f"{name}-in", [(time, {"f": 0.0, "id": i}) for i, time in enumerate(times)])
     late = [(times[0] + 1000, 0, True), (times[1] + 2 * DAY, 1, True), (times[2] + 5, 2, True)]
-    late += [(times[2] + 9, 2, False), (times[4] + 1, 4, True)]
+    late += [(times[2] + 9, 2, False), (times[4] + 1, 4, "gone"), (times[5] + 1, 5, True)]
     write(kafka, f"{name}-labels", [(time, {"id": i, "y": y}) for time, i, y in late])
     for config in configs:
-        write(kafka, config.output_topic, [score(config, i, 0.5) for i in range(5)])
+        write(kafka, config.output_topic, [score(config, i, 0.5) for i in range(6)])
     found = read(configs)
-    assert found.both == 5
-    assert found.positive.tolist() == [True, False, True, False]  # the last one is not due
+    assert found.both == 6
+    # The fifth one was stopped, and the last one is not due.
+    assert found.positive.tolist() == [True, False, True, False]
 
 
 def test_what_cannot_be_compared_is_refused(

@@ -19,7 +19,8 @@ from streampair.engine import OrderedRecord
 
 Unique = Callable[[str], str]
 SECOND, AFTER, HOUR = 1000, 3000, 3_600_000
-ABSENT, LEARNED_FALSE, LEARNED_TRUE, NOT_LEARNED = 0, 1, 2, 3  # codes of labels, as the log has them
+# Codes of labels, as the log has them.
+ABSENT, LEARNED_FALSE, LEARNED_TRUE, NOT_LEARNED, STOPPED = 0, 1, 2, 3, 4
 
 
 class Case(NamedTuple):
@@ -46,7 +47,7 @@ class Case(NamedTuple):
     id: str | None = None
 
 
-TRUE, FALSE = b'"fraud": true', b'"fraud": false'
+TRUE, FALSE, DECLINED = b'"fraud": true', b'"fraud": false', b'"fraud": "declined"'
 UNUSED = "no event had this id in time"
 
 CASES = {
@@ -58,6 +59,12 @@ CASES = {
     "before its event": Case(0, [(-SECOND - 1, TRUE)], ABSENT, [UNUSED]),
     "twice": Case(0, [(SECOND, TRUE), (2 * SECOND, TRUE)], LEARNED_TRUE),
     "contradicting": Case(0, [(2 * SECOND, TRUE), (SECOND, FALSE)], LEARNED_FALSE),
+    "stopped": Case(0, [(SECOND, DECLINED)], STOPPED),
+    "stopped twice": Case(0, [(SECOND, DECLINED), (2 * SECOND, DECLINED)], STOPPED),
+    "stopped, then with a label": Case(0, [(2 * SECOND, TRUE), (SECOND, DECLINED)], STOPPED),
+    "with a label, then stopped": Case(0, [(SECOND, TRUE), (2 * SECOND, DECLINED)], LEARNED_TRUE),
+    "stopped too late": Case(0, [(AFTER + 1, DECLINED)], ABSENT, [UNUSED]),
+    "stopped, in other letters": Case(0, [(SECOND, b'"fraud": "Declined"')], ABSENT, ["unknown label"]),
     "no class": Case(0, [(SECOND, b'"fraud": "maybe"')], ABSENT, ["unknown label"]),
     "without a label": Case(0, [(SECOND, b'"other": 1')], ABSENT, ["no label in field"]),
     "not JSON": Case(0, [(SECOND, b'"fraud": oops')], ABSENT, ["is no label"]),
@@ -88,8 +95,9 @@ def messages() -> tuple[list[Any], list[Any], list[int], list[tuple[str, str]]]:
     labels += [
         (0, BEGIN, b'{"fraud": true}', b"without id"),
         (0, BEGIN, b'{"payment": "nobody", "fraud": true}', b"nobody"),
+        (0, BEGIN, b'{"payment": "nobody else", "fraud": "declined"}', b"nobody else"),
     ]
-    sent_on += [("without id", "has no id"), ("nobody", UNUSED)]
+    sent_on += [("without id", "has no id"), ("nobody", UNUSED), ("nobody else", UNUSED)]
     return events, labels, outcomes, sent_on
 
 
@@ -104,7 +112,7 @@ def due_records(events: list[Any], outcomes: list[int]) -> list[OrderedRecord]:
 @pytest.mark.parametrize("batch", [4, 200])
 def test_each_has_one_outcome(kafka: Cluster, unique: Unique, tmp_path: Path, store: str, batch: int) -> None:
     """However many records are taken at once, and so between two commits."""
-    app = make_app(kafka, tmp_path, unique("app"), store=store, partitions=1)
+    app = make_app(kafka, tmp_path, unique("app"), store=store, partitions=1, more='stopped = "declined"')
     app.path.write_text(app.path.read_text().replace('after = "30d"', 'after = "3s"\nlateness = "1s"'))
     app.path.write_text(app.path.read_text().replace("batch_size = 20", f"batch_size = {batch}"))
     events, labels, outcomes, sent_on = messages()

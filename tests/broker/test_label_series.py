@@ -17,6 +17,7 @@ from harness.late_labels import (
     BEGIN,
     DAY,
     LATENESS,
+    STOPPED,
     Event,
     Label,
     by_arrival,
@@ -53,7 +54,7 @@ async def send_value(app: App, topic: str, value: bytes, *, time_ms: int) -> Non
 def test_each_message_of_the_labels_topic_has_one_outcome(
     kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
-    app = make_app(kafka, tmp_path, unique("app"))
+    app = make_app(kafka, tmp_path, unique("app"), more='stopped = "declined"')
     app.path.write_text(app.path.read_text().replace("[output]\n", "[output]\nalert_above = 0.0\n"))
     kafka.create_topic(f"{app.name}-alerts")
     events, labels = stream(400, 2)
@@ -61,7 +62,10 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     first = [label for label in labels if any(e.id == label.id and code for e, code in made)][:5]
     again = [label._replace(time=label.time + 1000, value=label.value) for label in first[:3]]
     other = [label._replace(time=label.time + 1000, value=not label.value) for label in first[3:]]
-    send_labels(app, sorted([*labels, *again, *other], key=lambda label: label.time))
+    # Two events are stopped, and one that nobody knows, after all labels.
+    stops = [Label(0, event.time + DAY, event.id, STOPPED) for event, code in made if not code][:2]
+    stops.append(Label(0, BEGIN + 200 * DAY, "nobody", STOPPED))
+    send_labels(app, sorted([*labels, *again, *other, *stops], key=lambda label: label.time))
     asyncio.run(send_value(app, f"{app.name}-labels", b"oops", time_ms=BEGIN))
     send_events(app, events)
     asyncio.run(send_value(app, app.input, b"{}", time_ms=BEGIN + 400 * DAY))  # an event without an id
@@ -81,7 +85,7 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     unused = [label for label in labels if label.id not in {event.id for event in used}]
     assert outcomes == {
         **{"used": len(used), "repeated": 3, "contradicting": 2, "unreadable": 1},
-        **{"unused": len(unused), "late": 0},
+        **{"stopped": 2, "unused": len(unused) + 1, "late": 0},
     }
     assert front < BEGIN + 400 * DAY - 60 * DAY  # the last event lets all labels go
     assert found["labels_kept"] == 0
@@ -89,11 +93,12 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     assert found["events_without_id_total"] == 1
     assert found["events_pending"] == 0
     assert found["learned_to_seconds"] == (BEGIN + 400 * DAY) / 1000
-    assert found["label_newest_seconds"] == max(label.time for label in labels) / 1000
+    # That events are stopped does not say that labels still come.
+    assert found["label_newest_seconds"] == max(label.time for label in labels) / 1000 < stops[2].time / 1000
     assert (found["labels_reading"], found["learning_lag_seconds"]) == (0.0, 0.0)
     assert (found["score_sample_events"], found["score_sample_share"]) == (0, 1.0)
     assert 0.0 < found["recall_at_threshold"] <= 1.0
-    assert found["evaluated_events"] == 400
+    assert found["evaluated_events"] == 398
     known = {event.id: event.time for event in events}
     delays = sorted(
         min(label.time for label in labels if label.id == event.id) - known[event.id] for event in used

@@ -489,20 +489,23 @@ absent = false
 )
 
 
-@pytest.mark.parametrize("absent", [True, False])
-def test_every_card_says_that_labels_come_later(config: Path, absent: bool) -> None:
+def test_every_card_says_that_labels_come_later(config: Path) -> None:
     """How long learning lags, what an event without a label is, and which id must name one event."""
-    config.write_text(LATE if absent else LATE.replace("absent = false\n", ""))
-    runner = CliRunner()
-    of_card = " ".join(
-        json.loads(runner.invoke(app, ["budget", "card", str(config), "--json"]).output)["notes"]
-    )
-    report = " ".join(lane(config).privacy.notes)
-    for notes in (of_card, report):
-        assert "an event is learned 30 days after it came" in notes
-        assert ("without a label is learned with label False" in notes) is absent
-        assert ("without a label is a null record" in notes) is not absent
-        assert "in the key of both, is not protected, and must name one event" in notes
+    for text, meaning in (
+        (LATE, "learned with label False."),
+        (LATE.replace("absent = false\n", ""), "a null record."),
+        (LATE + 'stopped = "no"', "learned with label False"),
+        (LATE + 'stopped = "gone"', "learned with label False, one with the label 'gone' is a null record."),
+    ):
+        config.write_text(text)
+        of_card = CliRunner().invoke(app, ["budget", "card", str(config), "--json"]).output
+        if 'stopped = "no"' in text:
+            assert "label_input.stopped is 'no', which is a label of events whose outcome is known" in of_card
+            continue
+        for notes in (" ".join(json.loads(of_card)["notes"]), " ".join(lane(config).privacy.notes)):
+            assert "an event is learned 30 days after it came" in notes
+            assert f"An event without a label is {meaning}" in notes
+            assert "in the key of both, is not protected, and must name one event" in notes
     config.write_text(TOML)
     assert "labels" not in str(lane(config).privacy.notes).lower()
 

@@ -368,8 +368,18 @@ def test_check_says_that_every_message_of_a_label_topic_is_one_label(config: Pat
     text = TOML.replace('label = "y"\n', "")
     config.write_text(text + later)
     assert "labels from topic 'frauds', each of which means True, events" in call("check", config).stdout
-    config.write_text(text + later + 'label = "fraud"\n')
-    assert "labels from topic 'frauds', events" in call("check", config).stdout
+    named = text + later + 'label = "fraud"\n'
+    config.write_text(named)
+    said = call("check", config).stdout
+    assert "labels from topic 'frauds', events" in said
+    assert "label_input.stopped" not in said
+    # With scores that are acted on, silence may mean that an event was stopped.
+    alerts = "[output]\nalert_above = 0.5\n"
+    config.write_text(named + alerts)
+    assert "WARN label_input.stopped: scores from 0.5 on are alerts" in call("check", config).stdout
+    for more in ('stopped = "declined"\n', None):
+        config.write_text((named + more if more else named.replace("absent = false\n", "")) + alerts)
+        assert "label_input.stopped" not in call("check", config).stdout
 
 
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:

@@ -12,6 +12,7 @@ from streampair_connectors.codecs.labels import LabelDecoder, event_ids
 from streampair_connectors.config import parse_config
 
 from streampair.engine import OrderedRecord
+from streampair.engine.records import LABEL_STOPPED
 from streampair.errors import RecordError
 
 INPUTS: list[dict[str, Any]] = [
@@ -21,12 +22,30 @@ INPUTS: list[dict[str, Any]] = [
 ]
 LABELS: list[dict[str, Any]] = [
     {"id": "payment", "label": "y"},
-    {"id": "key", "label": "y"},
+    {"id": "key", "label": "y", "stopped": "declined"},
     {"id": "key"},
     {"id": "payment"},
     {"id": {"header": "payment"}, "label": "y"},
 ]
-VALUES = st.sampled_from([True, False, 0, 1, 1.0, 2, "bad", "good", "1", "true", None, [1], float("nan")])
+VALUES = st.sampled_from(
+    [
+        True,
+        False,
+        0,
+        1,
+        1.0,
+        2,
+        "bad",
+        "good",
+        "1",
+        "true",
+        "declined",
+        " declined\n",
+        None,
+        [1],
+        float("nan"),
+    ]
+)
 IDS = st.sampled_from(["p1", 7, None, "", [1]])
 MESSAGES = st.lists(
     st.one_of(
@@ -76,3 +95,6 @@ def test_a_batch_has_the_labels_of_its_messages(
     assert found is not None
     assert found[0] == [label.id for label in wanted] == ids
     assert found[1].tolist() == [label.code for label in wanted]
+    if "stopped" in labels:
+        stopped = [b"declined" in (value or b"") for value, _ in zip(values, keys, strict=False)]
+        assert [code == LABEL_STOPPED for code in found[1].tolist()] == stopped

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 from harness import late_labels
 from river import evaluate, metrics
+from sklearn.metrics import roc_auc_score
 from streampair_connectors.cli import replay
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.replay import Replay
 from streampair_connectors.config import parse_config
 from typer.testing import CliRunner
 
-from streampair import auc
+from streampair import auc, evaluation
 from streampair.errors import ConfigError, PrivacyError, SourceError
 
 TOML = """
@@ -55,7 +56,7 @@ class Event(NamedTuple):
 class Label(NamedTuple):
     time: int
     payment: str
-    fraud: bool
+    fraud: bool | str
 
 
 def settings(**tables: Any) -> dict[str, Any]:
@@ -263,16 +264,59 @@ def test_it_learns_what_a_worker_learns(replayed: Callable[..., Done], tmp_path:
     assert found.learner.weights == pytest.approx(model.weights, rel=0, abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["key", "header"])
-def test_a_private_learner_with_ids_in_keys(replayed: Callable[..., Done], tmp_path: Path, kind: str) -> None:
+def test_a_stopped_event_is_neither_learned_nor_in_a_figure(
+    replayed: Callable[..., Done], tmp_path: Path
+) -> None:
+    """Though silence means "no"; the first label of an event counts, whether it says so or not."""
+    events, labels = streams(11)
+    coin = random.Random(1)
+    labels = [
+        each._replace(fraud=coin.choice(["declined", " declined "])) if coin.random() < 0.3 else each
+        for each in labels
+    ]
+    for order, suffix in (("wait", ".csv"), ("arrival", ".jsonl")):
+        files = write(tmp_path / f"e{suffix}", events), write(tmp_path / f"l{suffix}", labels)
+        found = replayed(*files, label_input={"order": order, "stopped": "declined"})
+        model, scores, learned = auc.PairOGD(), {}, []
+        times = {"after": AFTER, "lateness": LATENESS, "order": order}
+        pairs = [(event.time, event.payment, {"a": event.a, "b": event.b}) for event in events]
+        stopped = 0
+        for number, x, y in evaluation.delayed_labels(pairs, labels, absent=False, **times):
+            if y is None:
+                scores[number] = model.score_one(x)
+            elif isinstance(y, str):
+                stopped += 1
+            else:
+                model.learn_one(x, y)
+                learned.append((y, scores[number]))
+        assert stopped > 50
+        assert found.learner.weights == pytest.approx(model.weights, rel=0, abs=1e-12)
+        assert found.summary["events_stopped"] == found.summary["skipped"] == stopped
+        assert found.summary["learned"] == len(learned) == len(events) - stopped
+        assert found.summary["auc_of_latest"] == pytest.approx(
+            roc_auc_score(*zip(*learned, strict=True)), abs=6e-5
+        )
+        used = found.summary["labels_used"] + found.summary["events_without_label"]
+        assert used + found.summary["events_stopped"] == len(events)
+        names = ("labels_used", "events_stopped", "labels_repeated", "labels_unused")
+        assert sum(found.summary[name] for name in names) == len(labels)
+
+
+def test_a_private_learner_with_ids_in_keys(replayed: Callable[..., Done], tmp_path: Path) -> None:
     events, labels = streams(2, 2000)
     files = write(tmp_path / "e.csv", events), write(tmp_path / "l.csv", labels, iso=False)
     learner = {"class": "streampair.auc.PairFTRL", "options": {"epsilon": 1.0, "delta": 1e-5, "seed": 1}}
     inside = {"features": {"a": [-2, 2], "b": [0, 1]}}
-    place = "key" if kind == "key" else {"header": "payment"}
-    found = replayed(*files, learner=learner, input=inside, label_input={"id": place})
-    assert found.summary["learned"] == 2000
-    assert found.summary["epsilon_spent"] > 0
+    for place in ("key", {"header": "payment"}):
+        found = replayed(*files, learner=learner, input=inside, label_input={"id": place})
+        assert found.summary["learned"] == 2000
+        assert found.summary["epsilon_spent"] > 0
+    # A stopped event takes its slot, as a null record.
+    write(tmp_path / "l.csv", [each._replace(fraud="gone") if each.fraud else each for each in labels])
+    named = {"id": "key", "stopped": "gone"}
+    found = replayed(*files, learner=learner, input=inside, label_input=named)
+    assert found.learner.slots == 2000
+    assert found.learner.null_slots == found.summary["skipped"] == found.summary["events_stopped"] > 500
     with pytest.raises(PrivacyError, match="could take the label of another event"):
         replayed(*files, learner=learner, input=inside)
 
@@ -411,14 +455,12 @@ def test_numbers_are_in_the_declared_unit(replayed: Callable[..., Done], tmp_pat
         assert mixed.summary == wanted.summary
 
 
-@pytest.mark.parametrize("value", ["20240131", "631151999999", "4102444800000", "nan", "-1"])
-def test_times_before_1990_or_after_2100_are_refused(
-    replayed: Callable[..., Done], tmp_path: Path, value: str
-) -> None:
-    (tmp_path / "e.csv").write_text(f"time,payment,a,b\n{value},p,1,1\n")
+def test_times_before_1990_or_after_2100_are_refused(replayed: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("time,payment,fraud\n1704067200000,p,1\n")
-    with pytest.raises(SourceError, match=f"'{value}' in 'time': no milliseconds from 1990 to 2100"):
-        replayed(tmp_path / "e.csv", tmp_path / "l.csv")
+    for value in ("20240131", "631151999999", "4102444800000", "nan", "-1"):
+        (tmp_path / "e.csv").write_text(f"time,payment,a,b\n{value},p,1,1\n")
+        with pytest.raises(SourceError, match=f"'{value}' in 'time': no milliseconds from 1990 to 2100"):
+            replayed(tmp_path / "e.csv", tmp_path / "l.csv")
 
 
 IDS = ["7", "08", "1234", "a1"]

@@ -14,7 +14,7 @@ from streampair import auc, privacy
 from streampair.engine import ExternalState, Lane, LaneId, LoggedLane, OrderedRecord, Saving
 from streampair.engine.delays import LateSample
 from streampair.engine.labels import digest_ids
-from streampair.engine.records import LABEL_LATER
+from streampair.engine.records import LABEL_LATER, LABEL_STOPPED
 from streampair.engine.testing import decode_json
 from streampair.errors import PrivacyError
 from streampair.privacy import NoiseKey
@@ -31,11 +31,14 @@ LEARNERS: dict[str, Any] = {
 Steps = list[tuple[OrderedRecord, dict[str, Any] | None, Any]]
 
 
+CODES = (None, False, True, None, None)  # labels by their code, as of `Config.label_codes`
+
+
 def stream(count: int, *, seed: int = 0, bad: bool = True) -> Steps:
     """Records of two partitions in the order of a lane: arrivals, and dues some time later."""
     rng = np.random.default_rng(seed)
     steps: Steps = []
-    pending: list[tuple[int, bytes, dict[str, Any] | None, Any]] = []
+    pending: list[tuple[int, bytes, dict[str, Any] | None, int]] = []
     offsets = [0, 0]
 
     def add(partition: int, position: int, value: bytes, label: int, x: Any, y: Any) -> None:
@@ -55,12 +58,13 @@ def stream(count: int, *, seed: int = 0, bad: bool = True) -> Steps:
             x, value = None, b"oops"  # type: ignore[assignment]
         partition = number % 2
         add(partition, offsets[partition], value, LABEL_LATER, x, None)
-        pending.append((partition, value, x, [None, False, True][0 if number % 5 == 0 else 1 + y]))
+        code = 0 if number % 5 == 0 else LABEL_STOPPED if number % 11 == 6 else 1 + y
+        pending.append((partition, value, x, code))
         offsets[partition] += 1
         while len(pending) > 10 and (rng.random() < 0.9 or len(pending) > 40):
-            partition, value, x, label = pending.pop(0)
+            partition, value, x, code = pending.pop(0)
             position = sum(1 for r, *_ in steps if r.due and r.partition == partition)
-            add(partition, position, value, 0 if label is None else 1 + label, x, label)
+            add(partition, position, value, code, x, CODES[code])
     return steps
 
 
@@ -72,7 +76,7 @@ def lane(name: str, **options: Any) -> LoggedLane:
         LEARNERS[name](),
         decode_json,
         LaneId("a", "t"),
-        **{"labels": (None, False, True), "saving": SAVING, **options},
+        **{"labels": CODES, "saving": SAVING, **options},
     )
 
 
@@ -184,7 +188,7 @@ def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
         LEARNERS[name](),
         decode_json,
         LaneId("a", "t"),
-        labels=(None, False, True),
+        labels=CODES,
         saving=SAVING,
     )
     second.restore(commit.snapshot)
@@ -229,7 +233,7 @@ def test_events_that_were_due_are_counted_by_whether_a_label_came(size: int) -> 
     late = new.gauges().late
     assert late is not None
     due = [record for record, *_ in steps if record.due]
-    assert (late.due, late.labelled) == (len(due), sum(record.label > 0 for record in due))
+    assert (late.due, late.labelled) == (len(due), sum(record.label in (1, 2) for record in due))
     places = {(record.partition, record.position) for record in due}
     scored = [record for record, x, _ in steps if not record.due and x is not None]
     waiting = [record for record in scored if (record.partition, record.position) not in places]
@@ -346,7 +350,7 @@ class Lives:
             self.learner(),
             decode_json,
             LaneId("a", "t"),
-            labels=(None, False, True),
+            labels=CODES,
         )
         new.read(self.log)
         appends, _ = new.start(
@@ -427,7 +431,7 @@ def test_a_restart_gets_the_labels_of_what_was_released_from_the_log() -> None:
     ahead = again.source.ahead
     due = [record.label for record in lives.records[60:100] if record.due]
     assert b"".join(each.labels for each in ahead) == bytes(due)
-    assert len(set(due)) == 3
+    assert set(due) == {0, 1, 2, LABEL_STOPPED}
     lives.process(again, lives.records[60:100])
     assert weights(again) == lives.released
     lives.commit(again)
@@ -457,8 +461,8 @@ def test_another_label_draws_other_noise() -> None:
     index = next(n for n, record in enumerate(changed) if record != lives.records[60 + n])
     with pytest.MonkeyPatch.context() as silent:
         # What is learned of the record is the same: only what the noise is drawn from may differ.
-        silent.setattr(one._batch._decoder, "_labels", (None, True, True))
-        silent.setattr(other._batch._decoder, "_labels", (None, True, True))
+        silent.setattr(one._batch._decoder, "_labels", (None, True, True, None, None))
+        silent.setattr(other._batch._decoder, "_labels", (None, True, True, None, None))
         one.process(lives.records[60 : 60 + index + 1])
         other.process(changed[: index + 1])
     assert weights(one) != weights(other)

@@ -35,7 +35,10 @@ CONFIG = parse_config(
     {
         "app": "a",
         "input": {"features": ["a"]},
-        "label_input": {"topic": "labels", "id": "key", "label": "y", "after": "10s", "lateness": "1s"},
+        "label_input": {
+            **{"topic": "labels", "id": "key", "label": "y", "stopped": "declined"},
+            **{"after": "10s", "lateness": "1s"},
+        },
         "learner": {"class": "streampair.auc.PairOGD"},
     }
 )
@@ -127,7 +130,7 @@ def run(
     events: Sequence[Event],
     messages: Sequence[Message],
     *,
-    labels: tuple[object, object, object] = (None, False, True),
+    absent: object = None,
     directory: Path | None = None,
     sums: bool = True,
 ) -> Trace:
@@ -141,14 +144,14 @@ def run(
         Ascending by time.
     messages
         In the order of their offsets where they can be read at the same time.
-    labels
-        As of `Lane`.
+    absent
+        What an event without a label is learned as.
     directory
         Of the table.
     sums
         Whether events are learned one by one, to see the noisy sum after each.
     """
-    lane = LoggedLane(learner, decode_json, LaneId("a", "t"), labels=labels)
+    lane = LoggedLane(learner, decode_json, LaneId("a", "t"), labels=(absent, False, True, None, None))
     partitions = sorted({event.partition for event in events})
     lane.read(b"")
     lane.start(ExternalState(registers=False, spans=dict.fromkeys(partitions, (0, 0))))

@@ -18,7 +18,7 @@ def label_metrics(**changes: Any) -> LabelMetrics:
     """Of a worker that has used 100 labels, half of them within a day, and has 123,456 events that wait."""
     counts = LabelCounts()
     delays = [*[DAY * 500] * 50, *[DAY * 20_000] * 50]
-    counts.used(delays, repeats=3, contradictions=2)
+    counts.used(delays, [2] * len(delays), repeats=3, contradictions=2)
     counts.messages |= {"unused": 7, "late": 1, "unreadable": 4}
     made = LabelMetrics(
         messages=dict(counts.messages),

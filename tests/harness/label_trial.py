@@ -13,6 +13,7 @@ from harness.applications import _learning as learning
 from harness.applications import differences
 from harness.kafka import Cluster
 from harness.late_labels import (
+    STOPPED,
     Event,
     Label,
     by_arrival,
@@ -47,11 +48,14 @@ class LabelTrial(Trial):
         super().__init__(
             kafka, directory, name, settings='[output]\ntimestamps = "now"', partitions=2, **options
         )
-        late_app(self.app, f'order = "{order}"')
+        late_app(self.app, f'order = "{order}"\nstopped = "{STOPPED}"')
         if self.private:
             text = self.app.path.read_text()
             self.app.path.write_text(text.replace('id = "payment"', 'id = "key"'))
-        self._all, self._labels = stream(1200, 2, seed=7)
+        self._all, labels = stream(1200, 2, seed=7)
+        self._labels = [
+            label._replace(value=STOPPED) if n % 4 == 1 else label for n, label in enumerate(labels)
+        ]
         # Every second event has the id of one some time before: it may not use the same label.
         for number in range(10, len(self._all), 2):
             self._all[number] = with_id(self._all[number], self._all[number - 9].id)

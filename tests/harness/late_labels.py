@@ -23,7 +23,7 @@ from streampair_connectors.worker.factory import build_lane
 
 from harness.applications import FEATURES, App, Inside, differences, same
 from streampair.engine import OrderedRecord
-from streampair.engine.records import LABEL_LEARNED
+from streampair.engine.records import LABEL_LEARNED, LABEL_STOPPED
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
 from streampair.engine.wal import Chain, CommitEntry, Entry, Range, RangesEntry, StartEntry
@@ -32,6 +32,7 @@ DAY = 86_400_000
 BEGIN = 1_700_000_000_000  # of the events, long ago: all of them are due
 AFTER = 30 * DAY
 LATENESS = 60_000
+STOPPED = "declined"  # label_input.stopped
 
 
 class Event(NamedTuple):
@@ -49,7 +50,12 @@ class Label(NamedTuple):
     partition: int
     time: int
     id: str
-    value: bool
+    value: bool | str  # or STOPPED
+
+    @property
+    def code(self) -> int:
+        """The code of the value."""
+        return LABEL_STOPPED if self.value == STOPPED else 2 if self.value else 1
 
 
 def stream(count: int, partitions: int, *, seed: int = 1) -> tuple[list[Event], list[Label]]:
@@ -155,8 +161,7 @@ def joined(
             and event.time - lateness <= label.time <= event.time + after
         ]
         used |= {number for *_, number in mine}
-        code = 0 if not mine else 2 if labels[min(mine)[2]].value else 1
-        found.append((event, code))
+        found.append((event, labels[min(mine)[2]].code if mine else 0))
     return found
 
 
@@ -196,7 +201,7 @@ def by_arrival(
         if mine and mine[0][1:] not in learned:
             learned.add(mine[0][1:])
             record = places[mine[0][1:]]
-            out.append(msgspec.structs.replace(record, label=2 if label.value else 1, early=True))
+            out.append(msgspec.structs.replace(record, label=label.code, early=True))
     due(None)
     return [msgspec.structs.replace(record, offset=number) for number, record in enumerate(out)]
 

@@ -20,6 +20,7 @@ from harness.due_lanes import AFTER, BEGIN, LATENESS, Event, Message, Trace, lab
 
 from streampair import auc, buffers, privacy
 from streampair.engine.labels import LabelTable
+from streampair.engine.records import LABEL_STOPPED
 from streampair.kernels import label_table
 from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms import ftrl
@@ -50,6 +51,7 @@ TRUE = [label(VICTIM, True, 4_000)]
 HOSTILE: dict[str, Callable[[], list[Message]]] = {
     "another value": lambda: [label(VICTIM, False, 4_000)],
     "does not come": lambda: NOTHING,
+    "says that the event was stopped": lambda: [label(VICTIM, "declined", 4_000)],
     "comes late": lambda: [label(VICTIM, True, AFTER + 1)],
     "comes before its event": lambda: [label(VICTIM, True, -LATENESS - 1, arrives=VICTIM.time)],
     "stamped in time, comes when its event was learned": lambda: [
@@ -131,7 +133,8 @@ def test_each_hostile_label_does_what_it_is_meant_to(usual: Trace, traces: Calla
     place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (PLACE % 2, PLACE // 2))
     found = {name: traces(name).codes[place] for name in HOSTILE}
     twice = {"comes twice", "comes twice, and differs", "comes 100,000 times"}
-    assert found == {name: 1 if name == "another value" else 2 if name in twice else 0 for name in HOSTILE}
+    codes = {"another value": 1, "says that the event was stopped": LABEL_STOPPED, **dict.fromkeys(twice, 2)}
+    assert found == {name: codes.get(name, 0) for name in HOSTILE}
 
 
 # ---- an audit --------------------------------------------------------------------------------------------
@@ -148,10 +151,11 @@ OWN_LABEL = {
     "false": [label(CANARY, False, 3_000)],
     "late": [label(CANARY, True, AFTER + 1)],
     "none": NOTHING,
+    "stopped": [label(CANARY, "declined", 3_000)],
     "twice": [label(CANARY, True, 3_000), label(CANARY, False, 4_000)],
     "in time and late": [label(CANARY, True, 3_000), label(CANARY, True, AFTER + 1)],
 }
-IN_TIME = ("true", "false", "none", "twice")
+IN_TIME = ("true", "false", "none", "stopped", "twice")
 
 
 def canary_learner(key: bytes) -> auc.PairFTRL:
@@ -179,7 +183,7 @@ def released(
     for n in bare:
         stream[n] = stream[n]._replace(id=CANARY.id if shared else stream[n].id, x={"a": -1.0})
     labels = [each for each in LABELS if each.id not in {AROUND[n].id for n in bare}]
-    trace = run(canary_learner(key), stream, [*labels, *OWN_LABEL[label]], labels=(absent, False, True))
+    trace = run(canary_learner(key), stream, [*labels, *OWN_LABEL[label]], absent=absent)
     return np.array(trace.sums)[:, 0]
 
 

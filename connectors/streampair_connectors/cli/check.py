@@ -122,6 +122,19 @@ def _label_place(config: Config) -> str:
     return f"labels from topic {labels.topic!r}{means}, events learned {wait} after they come"
 
 
+def _check_stopped(config: Config, report: Report) -> None:
+    """Say that an event which its score has stopped would count as one without a label."""
+    labels, least = config.label_input, config.output.alert_above
+    if labels is not None and labels.absent is not None and labels.stopped is None and least is not None:
+        report.doubtful(
+            "label_input.stopped",
+            f"scores from {least:g} on are alerts, and an event without a label is {labels.absent!r}. If an "
+            "alert stops an event, as a payment that is declined, no label of it ever comes: it is learned "
+            f"as {labels.absent!r}, and AUC and recall are too low. Send a label that says so, and name it: "
+            'label_input.stopped = "declined". Where nothing is stopped, nothing is needed',
+        )
+
+
 async def check_config(config: Config, *, create_topics: bool = False, account: Path | None = None) -> Report:
     """Run all checks and return the findings. Holds no lock, saves no state.
 
@@ -164,6 +177,7 @@ async def check_config(config: Config, *, create_topics: bool = False, account: 
     await _check_addresses(config, report)
     _check_audit(config, privacy, report)
     _check_approval(config, privacy, further, report)
+    _check_stopped(config, report)
     _check_codecs(report)
     if config.kafka is None:
         report.only_files = True

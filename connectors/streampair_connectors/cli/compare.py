@@ -29,7 +29,7 @@ _BAND = 1.96  # standard errors of a band of 95 %
 # What both applications must have in common.
 _SHARED = {
     "input": ("topic", "label", "positive", "negative"),
-    "label_input": ("topic", "id", "label", "after", "lateness", "absent"),
+    "label_input": ("topic", "id", "label", "after", "lateness", "absent", "stopped"),
 }
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from streampair.engine import OrderedRecord, Record
-from streampair.engine.records import LABEL_LATER, LABEL_NO_ID
+from streampair.engine.records import LABEL_LATER, LABEL_NO_ID, LABEL_STOPPED
 from streampair.errors import ConfigError, RecordError, SourceError
 from streampair.evaluation.epochs import UNITS, unit_of
 from streampair.evaluation.label_delay import LabelJoin, PendingEvent
@@ -271,6 +271,7 @@ class DueEvents:
         self._last: Record | None = None  # of its batch
         self._ordinal = 0
         self._joined = self._absent = 0
+        self._stopped = None if table.stopped is None else 0
         self.events = 0
 
     def batches(self) -> Iterator[list[OrderedRecord]]:
@@ -317,8 +318,11 @@ class DueEvents:
         label = LABEL_LATER
         if what != "score":
             label = event.y if isinstance(event.id, bytes) else LABEL_NO_ID
-            self._joined += bool(event.y)
-            self._absent += not event.y
+            if event.y == LABEL_STOPPED:
+                self._stopped = (self._stopped or 0) + 1
+            else:
+                self._joined += bool(event.y)
+                self._absent += not event.y
         self._ordinal += 1
         return OrderedRecord(
             self._ordinal - 1,
@@ -335,7 +339,7 @@ class DueEvents:
     def no_label_found(self) -> SourceError | None:
         """Return the error of a replay at whose end no label has found an event; None: one has."""
         labels = self._labels
-        if self._joined or not self.events:
+        if self._joined or self._stopped or not self.events:
             return None
         invalid = labels.errors.total()
         if invalid == labels.read:
@@ -354,12 +358,15 @@ class DueEvents:
         """Numbers for the summary of a replay."""
         labels = self._labels
         invalid = labels.errors.total()
+        used = self._joined + (self._stopped or 0)
         counts: dict[str, int | str] = {
             "labels_used": self._joined,
             "events_without_label": self._absent,
             "labels_repeated": self.join.repeated,
-            "labels_unused": labels.read - self._joined - self.join.repeated - invalid,
+            "labels_unused": labels.read - used - self.join.repeated - invalid,
         }
+        if self._stopped is not None:
+            counts["events_stopped"] = self._stopped
         if invalid:
             counts["labels_invalid"] = invalid
             counts["label_error"] = labels.errors.most_common(1)[0][0]

@@ -10,7 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.engine.records import LABEL_STOPPED
 from streampair.errors import RecordError
+from streampair.records.features import label as meaning_of
 from streampair_connectors.codecs.formats import field_decoder
 from streampair_connectors.codecs.records import LabelParser
 from streampair_connectors.config import Config, LabelInputConfig
@@ -97,10 +99,13 @@ class LabelCodeParser(LabelParser):
             config.input.negative_label(): _LOW,
             config.input.positive: _HIGH,
         }
+        self._stopped = None if labels.stopped is None else meaning_of(labels.stopped)
         self.constant = _HIGH if labels.label is None else None
 
     def code(self, value: object) -> int:
         """Code of a value of JSON or a cell of CSV; raises RecordError if it is no label."""
+        if self._stopped is not None and meaning_of(value) == self._stopped:
+            return LABEL_STOPPED
         label = self.resolve(value)
         if label is None:
             raise RecordError(

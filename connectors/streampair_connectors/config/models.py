@@ -36,6 +36,7 @@ from pydantic import (
 from streampair.engine.lane_id import LaneId
 from streampair.errors import ConfigError, RecordError
 from streampair.records.features import Categories, TwoLabels
+from streampair.records.features import label as meaning_of
 from streampair_connectors.config.addresses import Address
 from streampair_connectors.config.durations import Duration, at_least, duration_text
 from streampair_connectors.config.secrets import hex_key, read_secret, sub_key
@@ -461,6 +462,9 @@ class LabelInputConfig(Table):
     after: Annotated[Duration, at_least("1ms")]
     # The label of an event for which none has come by then. None: such an event is not learned.
     absent: Label | None = None
+    # The label of an event that was stopped, so that its outcome will never be known: it is not learned, and
+    # in no figure of quality. None: there is none.
+    stopped: Label | None = None
     # How long after its timestamp a label may arrive on its topic.
     lateness: Duration = Duration.of("1m")
     # "wait": events are learned in their order, once each label has had its time. "arrival": an event is
@@ -483,6 +487,8 @@ class LabelInputConfig(Table):
                 'name the field of the label with label = "..."; or, where every message says that the label '
                 "is positive, say with absent = ... what an event without one is"
             )
+        if self.label is None and self.stopped is not None:
+            raise ValueError('stopped is a value of the field of the label: name that with label = "..."')
         if self.id_field is not None and self.id_field.startswith("$"):
             raise ValueError('id is "key" or { header = "..." } where it is not a field')
         if self.id_field is not None and self.id_field == self.label:
@@ -879,7 +885,23 @@ class Config(Table):
                 f"label_input.absent is {labels.absent!r}, and the labels are {declared.positive!r} and "
                 f"{declared.negative_label()!r}; name one of them"
             ) from None
+        self._check_stopped(labels.stopped)
         return self
+
+    def _check_stopped(self, stopped: Label | None) -> None:
+        """Refuse a label of stopped events that stands for something else."""
+        if stopped is None:
+            return
+        meaning, two = meaning_of(stopped), self.input.two_labels()
+        if meaning in (two.high, two.low):
+            raise ValueError(
+                f"label_input.stopped is {stopped!r}, which is a label of events whose outcome is known: "
+                f"{self.input.positive!r} or {self.input.negative_label()!r}; give a third one"
+            )
+        if meaning == "" or meaning != meaning:
+            raise ValueError(
+                f'label_input.stopped is {stopped!r}, which stands for no label; give a text, as "declined"'
+            )
 
     def _absent_label(self) -> Label | None:
         """The label of an event for which none has come, as [input] names it; None: it has none."""
@@ -892,11 +914,11 @@ class Config(Table):
         return None if self.label_input is None else f"{self.app}-late-labels"
 
     @property
-    def label_codes(self) -> tuple[Label | None, Label | None, Label, None] | None:
-        """The labels by their code: of an event without one, low, high, and none: of an event without id."""
+    def label_codes(self) -> tuple[Label | None, Label | None, Label, None, None] | None:
+        """The labels by their code: without one, low, high, and none: without id, and of a stopped event."""
         if self.label_input is None:
             return None
-        return self._absent_label(), self.input.negative_label(), self.input.positive, None
+        return self._absent_label(), self.input.negative_label(), self.input.positive, None, None
 
     @property
     def privacy_notes(self) -> tuple[str, ...]:
@@ -906,6 +928,8 @@ class Config(Table):
             return ()
         place = "key" if isinstance(labels.id, str) else f"header {labels.id.header!r}"
         absent = "is a null record" if labels.absent is None else f"is learned with label {labels.absent!r}"
+        if labels.stopped is not None:
+            absent += f", one with the label {labels.stopped!r} is a null record"
         return (
             f"Labels come later: an event is learned {duration_text(labels.wait)} after it came.",
             "Whether a label comes, when, and which one, is part of the content of its event's record: it is "

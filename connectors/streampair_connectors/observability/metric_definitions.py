@@ -38,8 +38,8 @@ OUTCOMES = ("committed", "fenced", "unknown", "failed")
 STAGES = ("decode", "learn", "encode")
 """Stages of a lane's time; `fetch` and `commit` are the worker's."""
 
-LABEL_OUTCOMES = ("used", "repeated", "contradicting", "unused", "late", "unreadable")
-"""Outcomes of messages of the labels topic."""
+LABEL_OUTCOMES = ("used", "stopped", "repeated", "contradicting", "unused", "late", "unreadable")
+"""Outcomes of messages of the labels topic; "stopped" with `label_input.stopped` only."""
 
 LaneLabels = tuple[str, str, str]
 LANE = ("app", "topic", "learner")
@@ -724,9 +724,10 @@ SERIES: tuple[MetricDefinition, ...] = (
         "label_messages_total",
         "Messages of the labels topic",
         "messages",
-        "Messages of the labels topic since the lane was opened, by outcome: used, repeated (a further label "
-        "of the event, with the same value), contradicting (with another one), unused (no event had the id "
-        "in time), late (every event that it could be for was learned before), unreadable.",
+        "Messages of the labels topic since the lane was opened, by outcome: used, stopped (its event was "
+        "stopped: label_input.stopped), repeated (a further label of the event, with the same value), "
+        "contradicting (with another one), unused (no event had the id in time), late (every event that it "
+        "could be for was learned before), unreadable.",
         lambda labels: labels.messages,
         "outcome",
         kind="counter",

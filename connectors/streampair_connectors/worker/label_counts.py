@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from streampair.engine.records import LABEL_STOPPED
 from streampair_connectors.observability.metric_definitions import LABEL_OUTCOMES, Observations
 
 __all__ = ["DELAY_BOUNDS", "LabelCounts"]
@@ -23,6 +24,11 @@ DELAY_BOUNDS: Final = (
 class LabelCounts:
     """Counts since a lane was opened.
 
+    Parameters
+    ----------
+    stopped
+        Whether a label may say that its event was stopped: `label_input.stopped`.
+
     Attributes
     ----------
     messages
@@ -34,7 +40,7 @@ class LabelCounts:
     --------
     >>> from streampair_connectors.worker.label_counts import LabelCounts
     >>> counts = LabelCounts()
-    >>> counts.used([2_000, 40_000], repeats=1, contradictions=0)
+    >>> counts.used([2_000, 40_000], [2, 1], repeats=1, contradictions=0)
     >>> counts.messages["used"], counts.messages["repeated"]
     (2, 1)
     >>> delays = counts.delays
@@ -42,25 +48,31 @@ class LabelCounts:
     (1, 2, 2, 42.0)
     """
 
-    def __init__(self) -> None:
-        self.messages = dict.fromkeys(LABEL_OUTCOMES, 0)
+    def __init__(self, *, stopped: bool = False) -> None:
+        self.messages = {name: 0 for name in LABEL_OUTCOMES if stopped or name != "stopped"}
         self.without_id = 0
         self._buckets = np.zeros(len(DELAY_BOUNDS) + 1, np.int64)
         self._seconds = 0.0
 
-    def used(self, delays: ArrayLike, *, repeats: int, contradictions: int) -> None:
+    def used(self, delays: ArrayLike, codes: ArrayLike, *, repeats: int, contradictions: int) -> None:
         """Count labels that events have used.
 
         Parameters
         ----------
         delays
             Shape (n,): from each event to its label, in milliseconds.
+        codes
+            Shape (n,): of the labels (`Config.label_codes`). Those of stopped events are counted apart, and
+            their delays are in no bucket.
         repeats, contradictions
             Further labels of these events, as of `JoinedLabels`.
         """
         self.messages["repeated"] += repeats
         self.messages["contradicting"] += contradictions
-        seconds = np.maximum(np.asarray(delays, np.int64), 0) / 1000.0
+        known = np.asarray(codes, np.int64) != LABEL_STOPPED
+        if stopped := int(np.count_nonzero(~known)):
+            self.messages["stopped"] += stopped
+        seconds = np.maximum(np.asarray(delays, np.int64)[known], 0) / 1000.0
         self.messages["used"] += len(seconds)
         buckets = np.searchsorted(DELAY_BOUNDS, seconds)
         self._buckets += np.bincount(buckets, minlength=len(self._buckets))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from streampair.engine import OrderedRecord
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.labels import LabelTable, digest_ids
-from streampair.engine.records import LABEL_LATER, LABEL_LEARNED, LABEL_NO_ID
+from streampair.engine.records import LABEL_LATER, LABEL_LEARNED, LABEL_NO_ID, LABEL_STOPPED
 from streampair.engine.wal import Position, Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
@@ -137,9 +137,13 @@ class LabelReader:
         self.unused: list[Unused] = []
         self.newest = 0  # timestamp of the newest label
         self.table: LabelTable | None = None
-        self.counts = LabelCounts()
+        self.counts = self.new_counts()
         self.late_sample: LateSample | None = None
         self.early: EarlyLabels | None = None
+
+    def new_counts(self) -> LabelCounts:
+        """Counts of a lane that is opened."""
+        return LabelCounts(stopped=self._labels.stopped is not None)
 
     async def start(self) -> None:
         """Connect."""
@@ -187,8 +191,10 @@ class LabelReader:
         ids, codes, kept = self._decoded(partition, records)
         if ids and self.table is not None:
             times = np.array([record.timestamp for record in kept], np.int64)
-            # A label from the future would say for as long that labels still come.
-            self.newest = max(self.newest, min(int(times.max()), self._now()))
+            # That events are stopped does not say that the outcomes of others still come. And a label from
+            # the future would say so for as long.
+            if len(outcomes := times[codes != LABEL_STOPPED]):
+                self.newest = max(self.newest, min(int(outcomes.max()), self._now()))
             digests = digest_ids(ids)
             if self.late_sample is not None:
                 self.late_sample.match(
@@ -451,7 +457,7 @@ class LateLabelSource(TopicSource):
         self._joined_ahead.clear()
         super().begin(lane)
         if self._open is not lane:
-            self._label_reader.counts = LabelCounts()
+            self._label_reader.counts = self._label_reader.new_counts()
         self._label_reader.late_sample, self._reading = lane.logged_lane.late_sample, True
         if self._learns_only:
             for partition in self._all:
@@ -666,8 +672,8 @@ class LateLabelSource(TopicSource):
             )
             arrivals.ordinal += len(found)
             self._ready += [record for record, _ in found]
-            delays = [delay for _, delay in found]
-            self._label_reader.counts.used(delays, repeats=0, contradictions=0)
+            delays, codes = [delay for _, delay in found], [record.label for record, _ in found]
+            self._label_reader.counts.used(delays, codes, repeats=0, contradictions=0)
             taken += len(found)
             if taken == before:
                 break
@@ -757,9 +763,17 @@ class LateLabelSource(TopicSource):
             labels[[(partition, each.offset) in learned for partition, each in places]] = LABEL_LEARNED
             in_time &= labels[named] != LABEL_LEARNED
         reader.counts.without_id += len(records) - len(named)
-        reader.counts.used(delays[in_time], repeats=joined.repeats, contradictions=joined.contradictions)
+        reader.counts.used(
+            *(delays[in_time], joined.codes[in_time]),
+            repeats=joined.repeats,
+            contradictions=joined.contradictions,
+        )
         if reader.late_sample is not None:
-            reader.late_sample.extend(digests, times, labels[named] > 0, after=self._labels.after)
+            # No other label of a stopped event can be late: it would hide those of others that are.
+            open_ = joined.codes != LABEL_STOPPED
+            reader.late_sample.extend(
+                digests[open_], times[open_], labels[named[open_]] > 0, after=self._labels.after
+            )
         return cast("list[int]", labels.tolist())
 
     def _in_time(

@@ -26,7 +26,7 @@ from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_logged_lane, taken_cells
 from streampair_connectors.worker.worker import Worker
 
-from harness.late_labels import Event, Label, by_arrival, learned_places
+from harness.late_labels import STOPPED, Event, Label, by_arrival, due_records, learned_places
 from harness.simulation.broker import Broker, Network, PartitionLog, Transaction
 from harness.simulation.clients import Connection, cluster_of
 from harness.simulation.loop import HangError, Process, SimulatedLoop
@@ -156,7 +156,7 @@ def config_of(learner: str, session: float, late: bool, arrival: bool) -> Config
     if late:
         label["label_input"] = {
             **{"topic": LABELS, "id": "key", "label": "y"},
-            **{"absent": False, "after": f"{AFTER}ms", "lateness": f"{LATENESS}ms"},
+            **{"absent": False, "stopped": STOPPED, "after": f"{AFTER}ms", "lateness": f"{LATENESS}ms"},
             "order": "arrival" if arrival else "wait",
         }
     else:
@@ -200,6 +200,7 @@ class Run:
         self.network = Network(self.loop, random.Random(f"network {plan.seed}"), self.note)
         self.network.loss, self.network.latency = plan.loss, plan.latency
         self._coin = random.Random(f"events {plan.seed}")
+        self._stops = random.Random(f"stopped {plan.seed}")
         self._members: dict[int, tuple[Process, Worker, asyncio.Task[None]]] = {}
         self._stopping: set[int] = set()
         self._starts = 0
@@ -365,15 +366,16 @@ class Run:
         return Message(key, value, timestamp=self.broker.now_ms - ago)
 
     def _label(self, key: bytes, y: bool) -> None:
-        """The label of an event comes later, too late, or never."""
+        """The label of an event comes later, too late, or never; it may say that the event was stopped."""
         if self._coin.random() < 0.7:
-            log = self.broker.topics[LABELS][self._coin.randrange(2)]
-            message = Message(key, json.dumps({"y": y}).encode())
-            self.loop.call_later(
-                self._coin.uniform(0.0, 0.8),
-                lambda: log.append([message], self.broker.now_ms),
-                context=Context(),
-            )
+            place, delay = self._coin.randrange(2), self._coin.uniform(0.0, 0.8)
+            self._append_label(key, STOPPED if self._stops.random() < 0.3 else y, place, delay)
+        if self._stops.random() < 0.2:  # before the other one, after it, or alone
+            self._append_label(key, STOPPED, self._stops.randrange(2), self._stops.uniform(0.0, 0.8))
+
+    def _append_label(self, key: bytes, value: bool | str, place: int, delay: float) -> None:
+        log, message = self.broker.topics[LABELS][place], Message(key, json.dumps({"y": value}).encode())
+        self.loop.call_later(delay, lambda: log.append([message], self.broker.now_ms), context=Context())
 
     async def _heal(self) -> None:
         """Nothing fails from now on: all events must be scored soon."""
@@ -452,7 +454,7 @@ class Run:
             raise FaultError(f"never scored: {missing[:10]}")
         order = [place for place, _ in scores]  # their topic has one partition
         self._check_log(order)
-        if self.plan.arrival:
+        if self.plan.late and self.plan.append_time:
             self._check_learned()
         if not self.plan.late:  # there the scores depend on what was learned between them
             self._check_scores(order, dict(scores))
@@ -519,7 +521,8 @@ class Run:
             for number, log in enumerate(self.broker.topics[LABELS])
             for each in log.everything
         ]
-        records = by_arrival(events, labels, after=AFTER, lateness=LATENESS)
+        in_order = by_arrival if self.plan.arrival else due_records
+        records = in_order(events, labels, after=AFTER, lateness=LATENESS)
         offsets = [[each.offset for each in log.everything if each.visible] for log in self._input]
         wanted = [(each.partition, offsets[each.partition][each.position], each.label) for each in records]
         found = self._learned()

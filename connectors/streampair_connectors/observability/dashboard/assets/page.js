@@ -322,6 +322,7 @@
           [titled("events_total", " learned"), num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
           has("weight_norm") ? tile(one, "weight_norm", four, text([one], () => { const n = value(lane1(one), "buffer_records"); return n ? `${plural(n, "record")} in the buffer` : ""; })) : null,
         ));
+        if (has("recall_at_threshold") && value(lane, "label_messages_total") && !stops(lane)) out.push(h("p", { class: "note" }, ...typed("Of an event that its score has stopped no label comes. Where silence counts as “no”, these figures are then too low: `label_input.stopped` leaves such events out.")));
         if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, titled("drift")), " The AUC has changed: the stream is another one, or the learner has caught up with it."));
       } else {
         out.push(tiles(
@@ -442,8 +443,11 @@
   }
   const NOTHING_YET = "\u2013";
 
+  // Whether labels say which events were stopped: label_input.stopped.
+  const stops = (lane) => "stopped" in (value(lane, "label_messages_total") || {});
+
   function labelTables(id) {
-    const OUTCOMES = [["used", "Used"], ["repeated", "Came again, and says the same"], ["contradicting", "Came again, and contradicts"], ["unused", "No event had the id in time"], ["late", "Its events were all learned before"], ["unreadable", "Not readable"]];
+    const OUTCOMES = [["used", "Used"], ["stopped", "Its event was stopped"], ["repeated", "Came again, and says the same"], ["contradicting", "Came again, and contradicts"], ["unused", "No event had the id in time"], ["late", "Its events were all learned before"], ["unreadable", "Not readable"]].filter(([key]) => key !== "stopped" || stops(lane1(id)));
     return [
       card("half", titled("label_messages_total"), table("Labels by outcome", [["Outcome"], ["Messages", "n"]], OUTCOMES.map(([key, words]) => [words, num(id, "label_messages_total", count, (v) => v && v[key])])), h("p", { class: "note" }, "Since this worker opened the lane. Labels that no event has used are in the late-labels topic.")),
       card("half", "What waits for labels", table("What waits for labels", [["What"], ["Value", "n"]], [...[["labels_kept", count], ["events_without_id_total", count], ["score_sample_events", count], ["score_sample_share", fixed(4)], ["evaluated_events", count]].map(([name, format]) => [titled(name), num(id, name, format)]), [titled("learned_to_seconds"), text(null, () => { const t = value(lane1(id), "learned_to_seconds"); return known(t) ? `${long(now() - t)} ago` : NOTHING_YET; })]])),
