@@ -234,6 +234,8 @@ def _spells(text: str) -> bool:
 
 def _moments(name: str, kind: str, column: Any) -> Any:
     """A column of times in UTC."""
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
     if pa.types.is_integer(column.type) and kind in EPOCH_UNITS:
         ends = (end for end in pc.min_max(column).as_py().values() if end is not None)
         if {EPOCH_UNITS[kind]} < {EPOCH_UNITS[kind], *map(unit_of, ends)}:
