@@ -4,8 +4,9 @@
 The bound reads the Parquet file with pyarrow, batch by batch, and adds up the products of the features:
 ``X.T @ X``. The two stages of a job read it, too, once each. All is done by one processor, and times are the
 processor's; the ratio is the time of the bound over that of both stages together. Memory is the most that a
-process of its own has resident while it goes through both stages, by the number of rows. It needs pyarrow:
-``pip install pyarrow``.
+process of its own has resident while it goes through both stages, by the number of rows. With ``--groups N``
+both stages are those of `streampair backfill`, on a table of N row groups of 2^16 rows in the order of their
+ids, of which a stage skips those without rows of its own. It needs pyarrow: ``pip install pyarrow``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +97,45 @@ def speed(rows: int, d: int, rounds: int, folder: Path) -> Row:
         "first": lambda: sum(map(first.sums, table)),
         "second": lambda: sum(map(second.sums, table)),
     }
+    row = {"what": "speed", "features": d} | compared(calls, rows, rounds)
+    return _timing.judged(row, "ratio", least=0.45) if d == 20 else row
+
+
+def compared(calls: dict[str, Callable[[], object]], rows: int, rounds: int) -> Row:
+    """Microseconds a row of the bound and of both stages, and the ratio."""
     measures = {name: _timing.timed(call) for name, call in calls.items()}
     times = _timing.turns(measures, rounds, warm=1)
     both = [a + b for a, b in zip(times["first"], times["second"], strict=True)]
-    row: Row = {"what": "speed", "features": d, "ratio": _timing.ratio(times["bound"], both)}
-    for name, values in times.items():
-        row[name] = 1e6 * float(np.median(values)) / rows
-    return _timing.judged(row, "ratio", least=0.45) if d == 20 else row
+    each = {name: 1e6 * float(np.median(values)) / rows for name, values in times.items()}
+    return {"ratio": _timing.ratio(times["bound"], both), **each}
+
+
+def grouped(groups: int, rounds: int, folder: Path) -> Row:
+    """Both stages of `streampair backfill`, in one process."""
+    from streampair_connectors.config.models import InputConfig
+    from streampair_connectors.history.passes import JobPass
+    from streampair_connectors.history.tables import open_table
+
+    rows, d = groups * BATCH, 20
+    path = folder / "groups.parquet"
+    write(path, rows, d)
+    table = Table(path)
+    declared = InputConfig(topic="table", features={f"f{j}": [-1.0, 1.0] for j in range(d)})
+    files = open_table([path], declared, ["y", "id"])
+
+    def read(job: history.Job) -> history.Sums:
+        work = JobPass(job, files.reader, 1)
+        return sum(work.part(part) for part, _ in files.parts)
+
+    first = job_of(rows, d)
+    second = first.standardised(read(first), KEY, account=folder / f"account {groups}")
+    calls = {
+        "bound": lambda: table.products(d),
+        "first": lambda: read(first),
+        "second": lambda: read(second),
+    }
+    row = {"what": "groups", "groups": groups} | compared(calls, rows, rounds)
+    return _timing.judged(row, "ratio", least=0.6) if groups >= 200 else row
 
 
 def memory(rows: int, d: int, folder: Path) -> Row:
@@ -130,6 +163,9 @@ def measure(arguments: argparse.Namespace) -> Iterator[Row]:
 
     pa.set_cpu_count(1)
     with tempfile.TemporaryDirectory() as name:
+        if arguments.groups:
+            yield from (grouped(groups, arguments.rounds, Path(name)) for groups in arguments.groups)
+            return
         for d in (5, 20, 50):
             yield speed(arguments.rows, d, arguments.rounds, Path(name))
         for rows in (arguments.rows // 10, arguments.rows, 4 * arguments.rows):
@@ -138,14 +174,14 @@ def measure(arguments: argparse.Namespace) -> Iterator[Row]:
 
 def page(rows: Iterable[Row], arguments: argparse.Namespace) -> Iterator[str]:
     found = list(rows)
+    times = [("bound", "bound", ">8.3f"), ("stage 1", "first", ">10.3f"), ("stage 2", "second", ">10.3f")]
+    times += [("ratio", "ratio", ">8.2f")]
+    if arguments.groups:
+        yield f"microseconds a row, row groups of {BATCH:,} rows, 20 features, one processor"
+        yield from _timing.table([("row groups", "groups", "<10,"), *times], found, goals=True)
+        return
     yield f"microseconds a row, table of {arguments.rows:,} rows, one processor"
-    columns = [
-        ("features", "features", "<10"),
-        ("bound", "bound", ">8.3f"),
-        ("stage 1", "first", ">10.3f"),
-        ("stage 2", "second", ">10.3f"),
-        ("ratio", "ratio", ">8.2f"),
-    ]
+    columns = [("features", "features", "<10"), *times]
     yield from _timing.table(columns, (row for row in found if row["what"] == "speed"), goals=True)
     yield ""
     yield "most memory resident, 20 features"
@@ -159,6 +195,7 @@ if __name__ == "__main__":
     else:
         options = {
             "--rows": {"type": int, "default": 1_000_000, "help": "rows of the table (default: %(default)s)"},
+            "--groups": {"type": int, "nargs": "+", "help": "numbers of row groups, for streampair backfill"},
             "--rounds": {"type": int, "default": 5, "help": "rounds (default: %(default)s)"},
         }
         sys.exit(_timing.main(__doc__, measure, page, options))

@@ -54,6 +54,7 @@ BLOCKS = {
     "broker-run": ["python benchmarks/broker_run.py"],
     "replay": ["python benchmarks/replay.py"],
     "history": ["python benchmarks/history.py"],
+    "history-groups": ["python benchmarks/history.py --groups 208"],
     "backfill": ["python benchmarks/backfill.py"],
     "serve": ["python benchmarks/serve.py --rounds 4"],
     "stores": ["python benchmarks/stores.py"],

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from streampair.base.learner import map_of, symmetric_of
 from streampair.base.targets import BinaryTarget, ClassTarget, RelevanceTarget, Target
 from streampair.errors import ConfigError, PrivacyWarning, RecordError
 from streampair.history.account import AttemptAccount, Standardisation, open_account
-from streampair.history.rows import fingerprint, label_numbers, read_batch
+from streampair.history.rows import TableBatch, block_hashes, fingerprint, label_numbers, read_batch
 from streampair.kernels import random_trees, table_sums
 from streampair.models import Model
 from streampair.models.exporting import tree_parts
@@ -80,6 +80,9 @@ LEARNERS = (auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL, metric.PairFTRL)
 _NAME = "streampair history 1"
 _MOST_CHECKED = 100_000_000  # rows whose ids are compared
 _COMPARED = 2**24  # ids that are compared at a time, in 16 bytes each
+_LONG = 2**20  # rows of a table that is sampled by blocks of ids
+_BLOCKS = 200  # of a table whose ids are consecutive, at least
+_MOST_BLOCKS = 2**12  # of a range whose blocks are looked at: nearly every longer one has some of each stage
 _CHUNK = 2000  # rows that are prepared at a time, in the processor's cache
 
 ASSUMED = (
@@ -118,7 +121,8 @@ class _Plain:
     row_id: Any
     rows: int
     salt: str
-    below: int  # a row is in the sample if its hash is below this
+    below: int  # a row is in the sample if the hash of its block is below this
+    shift: int  # a block is 2^shift ids that are whole numbers; a text is one of its own
     forest: tuple[int | None, int] | None  # trees and depth
     entity: Any  # column of the entity; None: a row is one
     records: int  # most rows of an entity
@@ -221,10 +225,11 @@ class Sums:
 class Job:
     """A private learner of a whole table: plain data, to be sent to tasks; it holds no key.
 
-    Two stages read the table once each. In the first a sample of the rows, chosen by a hash of their ids,
-    gives private means and spreads (`standardised`). In the second all other rows, standardised by them, give
-    the second moments from which the model is computed (`release`). In both `sums` of any cut of the table
-    add up to the same bits.
+    Two stages read the table. In the first a sample of the rows, chosen by a hash of their ids, gives private
+    means and spreads (`standardised`). In the second all other rows, standardised by them, give the second
+    moments from which the model is computed (`release`). In both `sums` of any cut of the table add up to the
+    same bits. Of a table of 2^20 rows or more the sample is of blocks of consecutive whole numbers, so that
+    what is stored in the order of its ids is read about once (`needs`).
 
     Parameters
     ----------
@@ -326,6 +331,7 @@ class Job:
             rows=int(rows),
             salt=salt,
             below=settings.warmup * 2**64 // int(rows),
+            shift=_shift(int(rows)),
             forest=_plain_forest(learner),
             entity=None if limit is None else limit.field,
             records=1 if limit is None else limit.records,
@@ -362,9 +368,13 @@ class Job:
     @property
     def columns(self) -> tuple[Any, ...]:
         """Names of the columns that `sums` reads: features, the label, the id of a row, and its entity."""
+        return (*self._plain.features, self._plain.label, *self.id_columns)
+
+    @property
+    def id_columns(self) -> tuple[Any, ...]:
+        """Those of them that `sums_of_ids` and `check_ids` read: the id of a row, and its entity."""
         plain = self._plain
-        entity = () if plain.entity is None else (plain.entity,)
-        return (*plain.features, plain.label, plain.row_id, *entity)
+        return (plain.row_id,) if plain.entity is None else (plain.row_id, plain.entity)
 
     @property
     def digest(self) -> str:
@@ -374,8 +384,8 @@ class Job:
     def _digest(self, standardisation: Standardisation | None) -> str:
         released = None if standardisation is None else asdict(standardisation)
         plain = asdict(self._plain)
-        for name in ("forest", "classes"):
-            if plain[name] is None:
+        for name in ("forest", "classes", "shift"):
+            if not plain[name]:
                 del plain[name]
         text = json.dumps(_exact([_NAME, plain, released]), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
@@ -482,28 +492,92 @@ class Job:
 
     def _sums_and_ids(self, batch: Any) -> tuple[Sums, NDArray[np.uint64]]:
         """`sums`, and the hashes of the row ids (1, n), or of row ids and entities (2, n)."""
-        plain, done, (digest, target, design) = self._plain, self._standardisation, self._parts()
-        batch = read_batch(batch, plain.features, plain.label, plain.row_id, plain.salt, plain.entity)
-        hashes = batch.hashes
-        labels = label_numbers(batch, target, plain.label)
-        sampled = hashes[0] < np.uint64(plain.below)
-        mine = sampled if done is None else ~sampled
+        read = self._read(batch, self._plain.features, self._plain.label)
+        digest, target, _ = self._parts()
+        labels = label_numbers(read, target, self._plain.label)
+        mine = self._mine(read.blocks)
+        cells, nulls = self._cells(read.columns, labels, mine)
         taken = int(np.count_nonzero(mine))
+        sums = Sums(cells, len(mine), taken, nulls, fingerprint(read.hashes), read.kind, digest)
+        return sums, read.hashes
+
+    def _read(self, batch: Any, features: Sequence[Any], label: Any) -> TableBatch:
+        plain = self._plain
+        return read_batch(batch, features, label, plain.row_id, plain.salt, plain.entity, plain.shift)
+
+    def _cells(self, columns: Columns, labels: Floats, mine: NDArray[np.bool_]) -> tuple[Counts, int]:
+        """Sums of those rows that are of this stage, and how many are null. Labels are overwritten."""
+        done, (_, target, design) = self._standardisation, self._parts()
         if done is None:
-            cells, nulls = _sample_cells(batch.columns, labels, np.flatnonzero(mine), design)
-            if isinstance(target, ClassTarget):  # of whose labels the sample says nothing
-                cells = cells[: 2 * len(batch.columns)]
-        else:
-            labels[~mine] = math.nan  # they add 0, as null rows do
-            summed = partial(product_sums, centre=done.centre)
-            if isinstance(target, ClassTarget):
-                summed = partial(class_sums, classes=np.array(target.classes))
-            cells, nulls = _product_cells(batch.columns, labels, summed, design)
-            if isinstance(design, RandomTreeDesign):
-                leaves, nulls = _leaf_cells(batch.columns, labels, design)
-                cells = np.concatenate((cells, leaves))
-            nulls -= len(labels) - taken
-        return Sums(cells, len(labels), taken, nulls, fingerprint(hashes), batch.kind, digest), hashes
+            cells, nulls = _sample_cells(columns, labels, np.flatnonzero(mine), design)
+            # Of classes the sample says nothing.
+            return cells[: 2 * len(columns)] if isinstance(target, ClassTarget) else cells, nulls
+        labels[~mine] = math.nan  # they add 0, as null rows do
+        summed = partial(product_sums, centre=done.centre)
+        if isinstance(target, ClassTarget):
+            summed = partial(class_sums, classes=np.array(target.classes))
+        cells, nulls = _product_cells(columns, labels, summed, design)
+        if isinstance(design, RandomTreeDesign):
+            leaves, nulls = _leaf_cells(columns, labels, design)
+            cells = np.concatenate((cells, leaves))
+        return cells, nulls - int(np.count_nonzero(~mine))
+
+    def _mine(self, blocks: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether rows are of this stage, by the hashes of their blocks."""
+        sampled = blocks < np.uint64(self._plain.below)
+        return sampled if self.stage == 1 else ~sampled
+
+    def needs(self, low: int, high: int) -> bool:
+        """Whether a row whose id is in this range may be of this stage, by public facts alone.
+
+        Ask for each row group of Parquet, whose statistics have both numbers. Of one that is not needed read
+        the columns of ids alone, for `sums_of_ids`.
+
+        Parameters
+        ----------
+        low, high
+            The smallest and the largest id, whole numbers.
+
+        Examples
+        --------
+        >>> from streampair import auc, history
+        >>> learner = auc.PairFTRL(epsilon=1.0, delta=1e-9, bounds={"a": (-1, 1)})
+        >>> job = history.Job(learner, label="y", rows=2_000_000, row_id="id", salt="an example")
+        >>> [job.needs(low, low + 999) for low in (0, 10_000, 100_000)]
+        [False, False, False]
+        >>> job.sums_of_ids({"id": range(1000)})
+        <Sums of 1000 rows>
+        """
+        first, last = low >> self._plain.shift, high >> self._plain.shift
+        if last - first >= _MOST_BLOCKS:
+            return True
+        blocks = np.array([block % 2**64 for block in range(first, last + 1)], dtype=np.uint64)
+        return bool(self._mine(block_hashes(blocks, self._plain.salt)).any())
+
+    def sums_of_ids(self, batch: Any) -> Sums:
+        """`sums` of a batch without a row of this stage, of which the columns `id_columns` are read alone.
+
+        Parameters
+        ----------
+        batch
+            As of `sums`; other columns may be missing.
+
+        Raises
+        ------
+        RecordError
+            If a row is of this stage; or its id or its entity is missing, of another type, or occurs twice.
+        """
+        read = self._read(batch, (), self._plain.row_id)
+        mine = int(np.count_nonzero(self._mine(read.blocks)))
+        if mine:
+            raise RecordError(
+                f"{mine} of {len(read.blocks)} rows are of stage {self.stage}, and their ids alone were read",
+                fix="give sums all columns of a batch, unless needs says that no id of it is of this stage; "
+                "if that was said of a row group, its statistics are wrong: write the file anew",
+            )
+        none = np.empty(0)
+        cells, _ = self._cells([none] * len(self._plain.features), none, np.empty(0, dtype=np.bool_))
+        return Sums(cells, len(read.blocks), 0, 0, fingerprint(read.hashes), read.kind, self.digest)
 
     def _parts(self) -> tuple[str, Target, Design]:
         """What every batch needs, made once in a process: digest, labels, and vectors."""
@@ -551,7 +625,7 @@ class Job:
         plain = self._plain
         kept: list[list[NDArray[np.uint64]]] = [[], []]
         for batch in batches:
-            read = read_batch(batch, (), plain.row_id, plain.row_id, plain.salt, plain.entity)
+            read = self._read(batch, (), plain.row_id)
             for out, hashes in zip(kept, read.hashes, strict=False):
                 out.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
         return _repeated([np.concatenate(hashes) for hashes in kept if hashes], plain.records)
@@ -909,6 +983,11 @@ def _plain_target(learner: Learner) -> dict[str, Any]:
     return found | {"positive": plain_label(learner.positive), "negative": negative}
 
 
+def _shift(rows: int) -> int:
+    """A block has 2^shift ids: a function of the number of rows alone, which is public."""
+    return 0 if rows < _LONG else (rows // _BLOCKS).bit_length() - 1
+
+
 def _plain_forest(learner: Learner) -> tuple[int | None, int] | None:
     """Trees and depth of a private forest, as they were given; None: of another learner."""
     if not isinstance(learner, auc.PrivateForest):
@@ -973,8 +1052,9 @@ def _product_cells(
     for start in range(0, len(labels), _CHUNK):
         part = labels[start : start + _CHUNK]
         raw, vectors = buffers[:, : (d + 1) * len(part)].reshape(2, d + 1, len(part))
+        rows = slice(start, start + len(part))
         for j, column in enumerate(columns):
-            raw[j] = column[start : start + len(part)]
+            raw[j] = column[rows]
         vectors[d] = part
         table_sums.design_columns(raw[:d], design.scaling, design.cap, vectors[:d], vectors[d])
         nulls += int(np.count_nonzero(np.isnan(vectors[d])))

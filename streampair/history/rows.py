@@ -19,7 +19,7 @@ from streampair.kernels import table_sums
 from streampair.records.features import short
 from streampair.records.frames import open_frame
 
-__all__ = ["Ids", "TableBatch", "fingerprint", "label_numbers", "read_batch"]
+__all__ = ["Ids", "TableBatch", "block_hashes", "fingerprint", "label_numbers", "read_batch"]
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -40,19 +40,23 @@ class TableBatch(NamedTuple):
         Those of their row ids (1, n), or of row ids and entities (2, n).
     kind
         What ids and entities are, in words.
+    blocks
+        Hashes of the blocks of ids (n,): all rows of a block are in the sample, or none is.
     """
 
     columns: list[NDArray[Any]]
     labels: NDArray[Any] | list[Any]
     hashes: Words
     kind: str
+    blocks: Words
 
 
 class Ids(NamedTuple):
-    """Hashes of row ids or entities (n,), and what these are: `"numbers"` or `"texts"`."""
+    """Hashes of row ids or entities (n,), what these are, `"numbers"` or `"texts"`, and hashes of blocks."""
 
     hashes: Words
     kind: str
+    blocks: Words
 
 
 def read_batch(
@@ -62,8 +66,11 @@ def read_batch(
     row_id: Hashable,
     salt: str,
     entity: Hashable = None,
+    shift: int = 0,
 ) -> TableBatch:
     """Columns of a data frame, an Arrow table, a mapping of arrays, or an array (n, columns).
+
+    A block has 2^shift whole numbers; a text is a block of its own.
 
     Raises
     ------
@@ -88,9 +95,10 @@ def read_batch(
             f"the columns have different lengths: {', '.join(map(str, sorted(lengths)))}",
             fix="give one value of each column for every row",
         )
-    both = [_hashes(row_id, ids, salt), *(_hashes(entity, cells, salt, "entities") for cells in owners)]
+    rows = _hashes(row_id, ids, salt, shift=shift)
+    both = [rows, *(_hashes(entity, cells, salt, "entities") for cells in owners)]
     kind = " of entities that are ".join(each.kind for each in both) if len(labels) else ""
-    return TableBatch(columns, labels, np.array([each.hashes for each in both]), kind)
+    return TableBatch(columns, labels, np.array([each.hashes for each in both]), kind, rows.blocks)
 
 
 def _columns_of(batch: Any) -> tuple[Mapping[Any, Any], Callable[[Any], Any]]:
@@ -115,7 +123,16 @@ def _columns_of(batch: Any) -> tuple[Mapping[Any, Any], Callable[[Any], Any]]:
     if arrow is not None and isinstance(batch, arrow.RecordBatch):
         batch = arrow.Table.from_batches([batch])
     frame = open_frame(batch)
-    return dict.fromkeys(frame.columns), frame.get_column
+    if arrow is None or not isinstance(batch, arrow.Table):
+        return dict.fromkeys(frame.columns), frame.get_column
+
+    def arrow_column(name: Any) -> Any:
+        column = batch.column(name)
+        kind = column.type
+        plain = arrow.types.is_integer(kind) or arrow.types.is_float32(kind) or arrow.types.is_float64(kind)
+        return column.to_numpy() if plain and not column.null_count else frame.get_column(name)
+
+    return dict.fromkeys(frame.columns), arrow_column
 
 
 def _wrong_type(name: Hashable, kind: object, wanted: str, fix: str) -> RecordError:
@@ -228,8 +245,18 @@ def _key_of(salt: str) -> bytes:
     return hashlib.blake2b(salt.encode(), digest_size=16, person=b"streampair rows").digest()
 
 
-def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str = "row ids") -> Ids:
-    """Hashes (n,) of the ids under the public salt: functions of ids and salt alone.
+def block_hashes(blocks: NDArray[np.int64] | Words, salt: str) -> Words:
+    """Hashes (n,) of whole numbers of 64 bits under the public salt."""
+    first, second = np.frombuffer(_key_of(salt), dtype="<u8").astype(np.uint64)
+    out = np.empty(len(blocks), dtype=np.uint64)
+    table_sums.id_hashes(blocks.view(np.uint64), first, second, out)
+    return out
+
+
+def _hashes(
+    name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str = "row ids", *, shift: int = 0
+) -> Ids:
+    """Hashes (n,) of the ids, and of their blocks, under the public salt: functions of ids and salt alone.
 
     One of `what` "row ids" is refused if it occurs twice.
     """
@@ -237,17 +264,18 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str 
     wanted = f"{what} are whole numbers or texts"
     fix = f"give a column that names {'each row' if unique else 'the entity of each row'}, without gaps"
     if len(ids) == 0:
-        return Ids(np.empty(0, dtype=np.uint64), "")
+        return Ids(np.empty(0, dtype=np.uint64), "", np.empty(0, dtype=np.uint64))
     if isinstance(ids, np.ndarray):
         if ids.dtype.kind not in "iuf":
             raise _wrong_type(name, ids.dtype, wanted, fix)
         most = 2.0 ** (1 + np.finfo(ids.dtype).nmant) if ids.dtype.kind == "f" else 0.0
         if ids.dtype.kind == "f" and not bool(((np.abs(ids) < most) & (ids == np.floor(ids))).all()):
             raise _wrong_type(name, ids.dtype, f"{wanted}; some of these are neither", fix)
-        kept = ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64)
-        hashes, kind = np.empty_like(kept), "numbers"
-        first, second = np.frombuffer(_key_of(salt), dtype="<u8").astype(np.uint64)
-        table_sums.id_hashes(kept, first, second, hashes)
+        whole = ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64)
+        kept, kind = whole.view(np.uint64), "numbers"
+        hashes = block_hashes(kept, salt)
+        # A number is in the same block whatever its type is.
+        blocks = block_hashes(whole >> whole.dtype.type(shift), salt) if shift else hashes
         # Two numbers have two hashes, for mixing is a bijection. Most tables are in the order of their ids.
         ordered = not unique or bool((kept[1:] > kept[:-1]).all())
         room = np.zeros(0 if ordered else 2 ** len(hashes).bit_length(), dtype=np.uint64)
@@ -260,7 +288,7 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str 
                     raise _wrong_type(
                         name, "int", f"some {what} have more than 64 bits", "write them as texts"
                     )
-                return _hashes(name, numbers, salt, what)
+                return _hashes(name, numbers, salt, what, shift=shift)
             kinds = sorted({type(value).__name__ for value in ids if type(value) is not str})
             raise _wrong_type(name, ", ".join(kinds), f"{wanted} without gaps", fix)
         if not unique:  # one entity in two compositions of its characters, as in `EntityLimit`
@@ -271,6 +299,7 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str 
             for value in ids
         )
         hashes, kind = np.frombuffer(each, dtype="<u8").astype(np.uint64), "texts"
+        blocks = hashes
         twice = len(ids) - len(set(ids)) if unique else 0
     if twice:
         raise RecordError(
@@ -278,7 +307,7 @@ def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str, what: str 
             fix="join tables one to one, and give every row an id of its own: who is in two rows is not "
             "protected as a whole",
         )
-    return Ids(hashes, kind)
+    return Ids(hashes, kind, blocks)
 
 
 def fingerprint(hashes: Words) -> int:

@@ -25,7 +25,7 @@ from naive import table_moments as naive
 from scipy import stats
 
 from streampair import auc, history, metric
-from streampair.errors import ConfigError, PrivacyError, StoreError
+from streampair.errors import ConfigError, PrivacyError, RecordError, StoreError
 from streampair.history import jobs
 from streampair.history.jobs import Job, Sums
 from streampair.kernels import table_sums
@@ -327,6 +327,62 @@ def overlaps(one: Job, other: Job, columns: Table) -> list[int]:
     return found
 
 
+def with_facts(one: Job, **facts: Any) -> Job:
+    """A job of other public facts."""
+    other = Job.__new__(Job)
+    other.__setstate__((dataclasses.replace(one._plain, **facts), one._standardisation))
+    return other
+
+
+def test_all_rows_of_a_block_of_ids_are_in_one_stage(path: Path) -> None:
+    for learner in ({}, FOREST, METRIC):
+        path.unlink(missing_ok=True)
+        check_blocks(learner, path)
+
+
+def check_blocks(learner: dict[str, Any], path: Path) -> None:
+    first = with_facts(job(**learner), shift=5)
+    columns = table() | {"id": np.arange(N) - 100}
+    second = first.standardised(first.sums(columns), KEY, account=path)
+    assert overlaps(first, second, columns) == []
+    sampled = np.array([first.sums(part(columns, [i])).taken for i in range(N)])
+    blocks = columns["id"] // 32
+    shares = [sampled[blocks == block].mean() for block in np.unique(blocks)]
+    assert set(shares) == {0.0, 1.0}
+    for kind in (np.int16, np.float64, object):
+        assert first.sums({**columns, "id": columns["id"].astype(kind)}) == first.sums(columns)
+    # Content does not say which rows they are, and neither does the cut of the table; the salt does.
+    assert first.sums(table(1) | {"id": columns["id"]}).taken == sampled.sum()
+    salted = with_facts(first, salt="other")
+    assert [salted.sums(part(columns, [i])).taken for i in range(N)] != sampled.tolist()
+    # Ids say which ranges a stage does not need, and these are counted by their ids.
+    for one, mine in ((first, sampled), (second, 1 - sampled)):
+        for block in np.unique(blocks):
+            inside = np.flatnonzero(blocks == block)
+            low, high = columns["id"][inside[[0, -1]]].tolist()
+            rows = part(columns, inside)
+            assert one.needs(low, high) == mine[inside].any()
+            if not one.needs(low, high):
+                assert one.sums_of_ids({"id": rows["id"]}) == one.sums(rows)
+                continue
+            with pytest.raises(RecordError, match=f"of {len(inside)} rows are of stage {one.stage}"):
+                one.sums_of_ids(rows)
+        for block in np.unique(blocks)[:-1]:
+            both = (blocks == block) | (blocks == block + 1)
+            assert one.needs(32 * block, 32 * block + 63) == mine[both].any()
+        assert one.needs(-100, N)
+        assert one.needs(-(2**63), 2**63 - 1)
+    # A text is a block of its own.
+    texts = columns | {"id": np.array([f"row {i}" for i in range(N)])}
+    plain = with_facts(first, shift=0)
+    assert np.array_equal(first.sums(texts).cells, plain.sums(texts).cells)
+    assert not np.array_equal(first.sums(columns).cells, plain.sums(columns).cells)
+    # The size of a block is a function of the number of rows, and part of the job.
+    found = {rows: job(rows)._plain.shift for rows in (N, 2**20 - 1, 2**20, 10**7, 2**31 - 2)}
+    assert found == {N: 0, 2**20 - 1: 0, 2**20: 12, 10**7: 15, 2**31 - 2: 23}
+    assert first.digest != plain.digest == job(**learner).digest
+
+
 def test_each_row_is_in_one_stage_and_content_does_not_say_which(path: Path) -> None:
     columns, first = table(), job()
     second = first.standardised(first.sums(columns), KEY, account=path)
@@ -341,9 +397,7 @@ def test_each_row_is_in_one_stage_and_content_does_not_say_which(path: Path) -> 
     # Of the expected size, and another one under another salt.
     expected = first._settings().warmup
     assert abs(sum(sampled) - expected) < 5 * math.sqrt(expected)
-    salted = dataclasses.replace(first._plain, salt="other")
-    resalted = Job.__new__(Job)
-    resalted.__setstate__((salted, None))
+    resalted = with_facts(first, salt="other")
     assert [resalted.sums(part(columns, [i])).taken for i in range(N)] != sampled
 
 

@@ -32,13 +32,23 @@ except ImportError:
         fix="pip install '.[history]' in the clone, or pip install pyarrow",
     ) from None
 
-__all__ = ["BatchPlace", "Part", "Reader", "TableColumns", "TableFiles", "open_table", "rows_with_value"]
+__all__ = [
+    "BatchPlace",
+    "Part",
+    "Reader",
+    "TableColumns",
+    "TableFiles",
+    "id_ends",
+    "open_table",
+    "rows_with_value",
+]
 
 # As in a lane, an empty cell alone is a gap, of texts too.
 _CSV = ds.CsvFileFormat(
     parse_options=pa_csv.ParseOptions(newlines_in_values=True),
     convert_options=pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
 )
+_UNBUFFERED = ds.ParquetFragmentScanOptions(pre_buffer=False)  # files are local
 _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -129,6 +139,11 @@ class Reader:
         plain = repr((columns, self.categories, self.times, self.texts, self.words))
         return hashlib.blake2b(plain.encode(), digest_size=32).hexdigest()
 
+    def of_columns(self, names: Sequence[str]) -> Reader:
+        """A reader of these columns, as they are in the files."""
+        roots = dict.fromkeys(_path(name, self.stored)[0] for name in names)
+        return Reader(pa.schema(map(self.schema.field, names)), pa.schema(map(self.stored.field, roots)))
+
     def batches(self, part: Part) -> Iterator[Any]:
         """The rows of a part, in order, as Arrow tables of bounded size.
 
@@ -151,6 +166,8 @@ class Reader:
         }
         for fragment in part:
             first = 0
+            if isinstance(fragment, ds.ParquetFileFragment):
+                options["fragment_scan_options"] = _UNBUFFERED
             try:
                 for batch in fragment.scanner(**options).to_batches():
                     if batch.num_rows:
@@ -188,6 +205,15 @@ class Reader:
             elif pa.types.is_decimal(column.type):
                 out[name] = pc.cast(column, pa.float64())
         return pa.table(out)
+
+
+def id_ends(fragment: Any, name: str) -> tuple[int, int] | None:
+    """The smallest and the largest whole number of a column, as Parquet has them; None: not known."""
+    # A name with dots may be that of a column, and that of a field.
+    groups = [] if "." in name else getattr(fragment, "row_groups", None) or []
+    found = [(group.statistics or {}).get(name, {}) for group in groups]
+    ends = [end for each in found for end in (each.get("min"), each.get("max"))]
+    return (min(ends), max(ends)) if ends and all(type(end) is int for end in ends) else None
 
 
 def _with_functions(column: Any) -> Any:
@@ -313,12 +339,7 @@ class TableFiles:
 
     def columns(self, names: Sequence[str]) -> TableColumns:
         """The batches of these columns, in order."""
-        schema, stored = self.reader.schema, self.reader.stored
-        roots = dict.fromkeys(_path(name, stored)[0] for name in names)
-        reader = Reader(
-            *(pa.schema(map(of.field, chosen)) for of, chosen in ((schema, names), (stored, roots)))
-        )
-        return TableColumns(tuple(part for part, _ in self.parts), reader)
+        return TableColumns(tuple(part for part, _ in self.parts), self.reader.of_columns(names))
 
     def fingerprint(self) -> str:
         """A digest of path, size, time of change and end of each file, as they are now."""
