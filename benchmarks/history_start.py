@@ -1,13 +1,14 @@
 """A private learner that begins with a table's moments: on a stream like the table, and on another one.
 
-    python benchmarks/history_start.py [--data DIR] [--noises 5] [--json] [--check] [NAME ...]
+    python benchmarks/history_start.py [--forest] [--data DIR] [--noises 5] [--json] [--check] [NAME ...]
 
 `streampair.history` learns a table, with epsilon 1 and delta 1e-8, and `auc.PairFTRL` of the same budget
-begins with its model. `like` is a stream of further records of the table: AUC of the scores over its first
-1,000, 5,000 and 20,000 events, of the learner and of the model as it is (`other`), means of the noises;
-`kept` is in how many runs the moments were pooled to the end. `permuted` has the columns of these records in
-another order: AUC from event 20,000 on, of the learner and of one that begins with nothing (`other`), and the
-event behind which the last run had dropped the moments. The bars:
+begins with its model; with `--forest` both are `auc.PrivateForest`. `like` is a stream of further records of
+the table: AUC of the scores over its first 1,000, 5,000 and 20,000 events, of the learner and of the model as
+it is (`other`), means of the noises; `kept` is in how many runs the moments were pooled to the end.
+`permuted` has the columns of these records in another order: AUC from event 20,000 on, of the learner and of
+one that begins with nothing (`other`), and the event behind which the last run had dropped the moments. The
+bars:
 
 - on `like` the learner's AUC is at most .003 below the table's, in each window;
 - on `permuted` it is at most .02 below the other's, and all runs have dropped the moments by event
@@ -36,6 +37,7 @@ from sklearn.metrics import roc_auc_score
 from streampair import auc, history
 from streampair.models import Model
 
+Kind = type[auc.PairFTRL] | type[auc.PrivateForest]
 NAMES = ("generated", "rare", "ijcnn1", "adult", "bank")
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-8}
 WINDOWS = (1_000, 5_000, 20_000)
@@ -78,11 +80,11 @@ def _options(d: int) -> dict[str, Any]:
     return {**BUDGET, "bounds": dict.fromkeys(names, (-1.0, 1.0))}
 
 
-def learned(table: tuple[np.ndarray, np.ndarray], noise: int) -> Model:
+def learned(kind: Kind, table: tuple[np.ndarray, np.ndarray], noise: int) -> Model:
     """The model of a table."""
     x, y = table
     options = _options(x.shape[1])
-    job = history.Job(auc.PairFTRL(**options), label="y", rows=len(x), row_id="id", salt=f"salt {noise}")
+    job = history.Job(kind(**options), label="y", rows=len(x), row_id="id", salt=f"salt {noise}")
     columns = {name: x[:, i] for i, name in enumerate(options["bounds"])}
     with tempfile.TemporaryDirectory() as folder:
         return history.fit(
@@ -93,10 +95,12 @@ def learned(table: tuple[np.ndarray, np.ndarray], noise: int) -> Model:
         )
 
 
-def run(model: Model | None, x: np.ndarray, y: np.ndarray, noise: int) -> tuple[np.ndarray, int | None]:
+def run(
+    kind: Kind, model: Model | None, x: np.ndarray, y: np.ndarray, noise: int
+) -> tuple[np.ndarray, int | None]:
     """Scores of a stream, each before its batch is learned, and the event behind which moments were gone."""
     options = _options(x.shape[1])
-    learner = auc.PairFTRL(**options, seed=noise)
+    learner = kind(**options, seed=noise)
     if model is not None:
         model.to_online(learner)
     frame, scores, dropped = pd.DataFrame(x, columns=list(options["bounds"])), np.zeros(len(x)), None
@@ -116,6 +120,7 @@ def _auc(y: np.ndarray, scores: np.ndarray, start: int, stop: int) -> float:
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Lines of each name: the windows of a stream like the table, and the permuted stream."""
+    kind: Kind = auc.PrivateForest if options.forest else auc.PairFTRL
     for name in options.name or NAMES:
         if name not in ("generated", "rare") and not _sets.there(name, options.data):
             continue
@@ -125,17 +130,17 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         late: list[tuple[float, float]] = []
         kept, latest = 0, 0
         for noise in range(1, options.noises + 1):
-            model = learned(table, noise)
+            model = learned(kind, table, noise)
             alone = np.asarray(
                 model.score_many(pd.DataFrame(x, columns=list(_options(x.shape[1])["bounds"])))
             )
-            scores, dropped = run(model, x, y, noise)
+            scores, dropped = run(kind, model, x, y, noise)
             kept += dropped is None
             for stop, found in like.items():
                 found.append((_auc(y, scores, 0, stop), _auc(y, alone, 0, stop)))
-            scores, dropped = run(model, other, y, noise)
+            scores, dropped = run(kind, model, other, y, noise)
             latest = max(latest, len(x) if dropped is None else dropped)
-            cold, _ = run(None, other, y, noise)
+            cold, _ = run(kind, None, other, y, noise)
             late.append((_auc(y, scores, WINDOWS[-1], len(x)), _auc(y, cold, WINDOWS[-1], len(x))))
         about = {"name": name, "rows": len(table[0]), "features": x.shape[1]}
         for stop, found in like.items():
@@ -167,6 +172,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "name": {"nargs": "*", "metavar": "NAME"},
+    "--forest": {"action": "store_true"},
     "--data": {"type": Path, "default": _sets.DATA},
     "--noises": {"type": int, "default": 5},
 }

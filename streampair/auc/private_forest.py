@@ -71,8 +71,8 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
 
     `weights` are those of the linear model, in log-odds, which is one part of the score. Computing a model
     takes some tenths of a second at the end of each of some dozens of blocks, and one to two seconds at the
-    horizon; a record takes some 20 microseconds, and some 3 in a batch. A worker goes on with the model
-    before meanwhile.
+    horizon, or while the sums of a table that it began with count; a record takes some 20 microseconds, and
+    some 3 in a batch. A worker goes on with the model before meanwhile.
 
     References
     ----------

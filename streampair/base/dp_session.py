@@ -27,6 +27,7 @@ from streampair.base.validation import ValidatedParameters
 from streampair.errors import ConfigError, PrivacyWarning
 from streampair.privacy.mechanisms import base
 from streampair.privacy.mechanisms.base import Link, MechanismState, Release, Settings, SlotBatch
+from streampair.privacy.mechanisms.dp_forest import DPForestState
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
 from streampair.privacy.mechanisms.start_moments import StartMoments
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
@@ -718,6 +719,8 @@ class PrivateSession:
         start
             A model of features that are all in `names`.
         """
+        if start.leaves is not None and not self._has_trees(start):
+            raise ValueError("leaves of other trees than the learner has")
         self.start = start
         if self.settings.warmup:
             self._start_weights = start.weights_of(self.names)
@@ -725,11 +728,24 @@ class PrivateSession:
         else:
             self._begin_at_start()
 
+    def _has_trees(self, start: StartModel) -> bool:
+        state, moments = self.state, start.moments
+        if not isinstance(state, DPForestState) or start.leaves is None or moments is None:
+            return False
+        cells = None if moments.leaves is None else moments.leaves.shape
+        return (
+            start.names == self.names
+            and start.leaves.shape == state.trees.fields.shape
+            and cells == (state.plan.dim - state.plan.packed,)
+        )
+
     def _begin_at_start(self) -> None:
         """Begin the learning at the weights of the start model, now that the designs of records are final."""
         if self.start is not None:
             self._start_weights = None
             self.state.begin_at(self.start.begin_weights(self.names, self.design.slope, self.settings.radius))
+            if self.state.pooled and isinstance(self.state, DPForestState) and self.start.link is not None:
+                self.state.begin_with_model(self.start.weights_of(self.names), self.start.link)
 
     # ---- many records ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from streampair.privacy.mechanisms.base import Link
 from streampair.privacy.mechanisms.start_moments import StartMoments
 from streampair.privacy.report import StartAccount
 from streampair.records.features import Design, StartVectors
+from streampair.records.random_trees import RandomTreeDesign, fields_of, marks_of
 
 __all__ = ["StartModel"]
 
@@ -42,6 +43,9 @@ class StartModel:
         What is taken from raw values before the weights multiply them, (k,); None: nothing.
     moments
         Released second moments that the weights were computed from; None: there are none.
+    leaves
+        Of a private forest: weights of the leaves, (trees, leaves), beside those of the features, in order.
+        None: it is no forest.
     link
         From a score to a probability; None: it gives no probabilities.
     account
@@ -58,6 +62,7 @@ class StartModel:
     account: StartAccount
     centre: Array | None = None
     moments: StartMoments | None = None
+    leaves: Array | None = None
 
     def _scaling(self) -> Array | None:
         """Scale, shift, mean and factor, (4, k); None: weights multiply raw values."""
@@ -75,14 +80,28 @@ class StartModel:
         return [index[name] for name in self.names]
 
     def weights_of(self, names: Sequence[Hashable]) -> Array:
-        """Weights (d,) of a learner's features, 0 for those that the model does not know."""
+        """Weights (d,) of a learner's features, 0 for those that the model does not know.
+
+        Of a forest: of features, leaves and bins.
+        """
         out = np.zeros(len(names))
         out[self._places(names)] = self.weights
-        return out
+        if self.leaves is None:
+            return out
+        return np.concatenate((out, self.leaves.ravel(), np.zeros(marks_of(fields_of(names)))))
 
-    def vectors_of(self, names: Sequence[Hashable]) -> StartVectors:
+    def vectors_of(self, names: Sequence[Hashable]) -> StartVectors | Design:
         """The vectors of a learner's records that `weights_of` multiplies."""
         scaling = self._scaling()
+        if self.leaves is not None:
+            assert self.mean is not None
+            assert self.factor is not None
+            trees, leaves = self.leaves.shape
+            bounds = dict(zip(self.names, self.bounds or (), strict=True))
+            design = RandomTreeDesign(self.names, bounds, trees, leaves.bit_length() - 1)
+            design.cap = self.cap
+            design.standardise(self.mean, self.factor)
+            return design
         if scaling is None:
             if self.centre is None:
                 return StartVectors(None)
@@ -139,6 +158,7 @@ class StartModel:
             "account": [account.model, account.mu, account.kind, account.public_before],
             **({} if not account.assumed else {"assumed": list(account.assumed)}),
             **({} if self.moments is None else self.moments.to_state()),
+            **({} if self.leaves is None else {"leaf_weights": self.leaves.copy()}),
         }
 
     @classmethod
@@ -172,6 +192,7 @@ class StartModel:
             ),
             centre=None if centre is None else centre.copy(),
             moments=StartMoments.from_state(saved) if "table" in saved else None,
+            leaves=saved["leaf_weights"].copy() if "leaf_weights" in saved else None,
         )
 
     def same(self, other: StartModel | None) -> bool:

@@ -865,10 +865,10 @@ class Job:
         if isinstance(learner, metric.PairFTRL):
             root = map_of(symmetric_of(state.average, d))
             kind, parts = MetricModel, {"root": None if root is None else tuple(map(tuple, root.tolist()))}
-        elif isinstance(design, RandomTreeDesign):
-            kind, parts = RandomForestModel, linear | tree_parts(design, state.average)
         else:
             parts = linear | {"moments": self._released_moments(state)}
+            if isinstance(design, RandomTreeDesign):
+                kind, parts = RandomForestModel, parts | tree_parts(design, state.average)
         document = kind(
             class_name=plain.learner,
             features=plain.features,

@@ -368,7 +368,8 @@ class Model:
             A new `auc.PairOGD`, with the labels of the model; or `ranking.PairOGD` for a model of
             relevances. It may have another loss, buffer or step size. A model with steps needs a new pipeline
             of the same steps and such a learner. Or a private linear learner: `auc.PairFTRL`, `OnPairStrC`,
-            `OnPairC`, and those of `ranking`.
+            `OnPairC`, and those of `ranking`. Or `auc.PrivateForest`, with the model that one has learned
+            from a table.
         records
             As of `PairOGD.begin_at`: how many records the model counts for. None: as many as it has learned.
             For a private learner None: its releases show how much the model is worth.
@@ -398,7 +399,8 @@ class Model:
         those of the model. Budgets add: `mu^2` of the model's releases and of the learner's own, for it is
         not known whether both learned from the same people. A model of `streampair.history` brings the
         released moments of its table, which a learner of the same features by second moments pools with its
-        own until they differ (docs/privacy, Lemma 99).
+        own until they differ (docs/privacy, Lemma 99). An `auc.PrivateForest` begins with no other model: its
+        features, bounds, trees and depth are to be those of the model, whose leaves it pools, too.
 
         Examples
         --------

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy.mechanisms.start_moments import check_release
+from streampair.records.random_trees import marks_of
 from streampair.steps import Parts
 
 __all__ = [
@@ -254,7 +255,9 @@ class ReleasedMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sums
         Released sums of x x', packed (lower triangle row by row, entries off the diagonal times the root
         of 2), and of ``(y - centre) x / (1 + |centre|)``; x is standardised by `Scaling`,
-        (d (d + 1) / 2 + d,).
+        (d (d + 1) / 2 + d,). Of a random forest also of counts of rows and of their labels in the leaves,
+        tree by tree, and of counts in the bins of each field, each times its weight in the release
+        (docs/privacy 10.10).
     sigma
         Standard deviation of the noise in each of them.
     centre
@@ -274,9 +277,9 @@ class ReleasedMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sample_sigma: float
     relevance: tuple[float, float] | None
 
-    def array(self, d: int) -> NDArray[np.float64]:
-        """The sums, (d (d + 1) / 2 + d,); ValueError if a number of the release cannot be."""
-        found = self.sums.numbers("sums", d * (d + 1) // 2 + d)
+    def array(self, cells: int) -> NDArray[np.float64]:
+        """The sums, (cells,); ValueError if a number of the release cannot be."""
+        found = self.sums.numbers("sums", cells)
         check_release(self.rows, self.sigma, self.sample, self.sample_sigma, self.centre)
         return found
 
@@ -435,6 +438,11 @@ class LinearModel(Document, tag="linear", kw_only=True):
     shared: int | msgspec.UnsetType = msgspec.UNSET
     moments: ReleasedMoments | msgspec.UnsetType = msgspec.UNSET
 
+    def cells(self) -> int:
+        """Number of sums of `moments`."""
+        d = len(self.features)
+        return d * (d + 1) // 2 + d
+
     def check(self) -> None:
         """Raise ValueError if the parts do not fit together."""
         super().check()
@@ -459,7 +467,7 @@ class LinearModel(Document, tag="linear", kw_only=True):
                 raise ValueError("moments of values that were not standardised")
             if (self.moments.relevance is None) != (self.labels is not None):
                 raise ValueError("moments of other labels")
-            self.moments.array(d)
+            self.moments.array(self.cells())
         _check_classifier(self.labels, self.probability)
 
 
@@ -508,6 +516,10 @@ class RandomForestModel(LinearModel, tag="random_forest", kw_only=True):
     split_fields: EncodedArray
     split_values: EncodedArray
     leaf_weights: EncodedArray
+
+    def cells(self) -> int:
+        """As of a linear model, with those of leaves and bins."""
+        return super().cells() + 2 * math.prod(self.split_fields.shape) + marks_of(self.field_sizes)
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit together."""

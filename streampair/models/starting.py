@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from streampair.base.start_model import StartModel
 from streampair.errors import ConfigError
 from streampair.kernels import platt
 from streampair.kernels import state as layout
-from streampair.models.format import Curve, Document, Labels, LinearModel
+from streampair.models.format import Curve, Document, Labels, LinearModel, RandomForestModel
 from streampair.models.scoring import columns_of, raw_weights
 from streampair.privacy.mechanisms.base import Link
+from streampair.privacy.mechanisms.dp_forest import DPForest
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
 from streampair.privacy.mechanisms.second_moments import unpacked
 from streampair.privacy.mechanisms.start_moments import StartMoments
@@ -37,8 +39,8 @@ def begin_from(document: Document, learner: Any, records: int | None, public: bo
     document
         The model.
     learner
-        A new `auc.PairOGD` or `ranking.PairOGD`, a new pipeline that ends in one, or a private linear
-        learner.
+        A new `auc.PairOGD` or `ranking.PairOGD`, a new pipeline that ends in one, a private linear learner,
+        or an `auc.PrivateForest` of the model's features and trees.
     records, public
         As of `Model.to_online`.
 
@@ -78,7 +80,9 @@ def _begin_learner(document: Document, learner: Any, records: int | None, public
     """Let a learner begin with a model, whatever its steps are."""
     _check_learner(learner)
     name, private = type(learner).__name__, isinstance(learner, PrivateLearner)
-    if type(document) is not LinearModel:  # not isinstance: the model of a private forest is one, too
+    if isinstance(learner, PrivateForest):
+        _check_trees(document, learner)
+    elif type(document) is not LinearModel:  # not isinstance: the model of a private forest is one, too
         also = ", or of a private linear learner" if private else ""
         raise ConfigError(
             f"a {name} is linear, and cannot begin with the model of a learner that is not: "
@@ -86,8 +90,10 @@ def _begin_learner(document: Document, learner: Any, records: int | None, public
             fix=f"give the model of an auc.PairOGD, auc.OAM, auc.SPAUC or ranking.PairOGD{also}",
         )
     if private:
+        assert isinstance(document, LinearModel)
         _begin_private(document, learner, records, public)
         return
+    assert type(document) is LinearModel
     if public:
         raise ConfigError(
             f"the model is declared public, and a {name} is not private, so it promises nothing",
@@ -105,6 +111,54 @@ def _begin_learner(document: Document, learner: Any, records: int | None, public
         if learner._task.negative is None:
             learner._learn_label(document.labels.negative)
         _begin_curve(learner, document.probability, document.slots if records is None else records)
+
+
+def _check_trees(document: Document, learner: PrivateForest) -> None:
+    """Refuse a model that has not the sums of the leaves that this learner will have."""
+    declared: list[Hashable] = [*(learner.bounds or {}), *document.features]
+    names = list(dict.fromkeys(declared) if learner.features is None else learner.features)
+    settings = learner.settings_with(features=names)
+    forest, moments = settings.mechanism, isinstance(document, LinearModel) and document.moments
+    if not isinstance(forest, DPForest):
+        if type(document) is LinearModel:
+            return  # it is linear, as the learner
+        raise ConfigError(
+            f"this PrivateForest has no leaves, since a horizon of {settings.horizon} is too short for them, "
+            "and the model has",
+            fix="leave the horizon out, or give a longer one; or begin without the model",
+        )
+    if not isinstance(document, RandomForestModel) or not moments:
+        raise ConfigError(
+            f"a PrivateForest cannot begin with this model ({document.class_name}), which has no sums of its "
+            "leaves: only that of an auc.PrivateForest that streampair.history has learned from a table has, "
+            "if the table was long enough for leaves",
+            fix="make a new auc.PairFTRL, which begins with a linear model; or begin without the model",
+        )
+    assert document.scaling is not None
+    theirs: dict[Hashable, tuple[float, float]] = {}
+    theirs.update(zip(document.features, document.scaling.bounds, strict=True))
+    ours = {name: settings.bounds.get(name, (-1.0, 1.0)) for name in names}
+    other = [str(name) for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    if other:
+        raise ConfigError(
+            "the trees of a PrivateForest are those of its features and bounds, and the model has others: "
+            f"{', '.join(other[:5])}{', ...' if len(other) > 5 else ''}",
+            fix="give the learner the features and bounds of the model, or begin without the model",
+        )
+    trees, nodes = document.split_fields.shape
+    if (trees, nodes) != (forest.trees, 2**forest.depth):
+        raise ConfigError(
+            f"the model has {trees} trees of depth {nodes.bit_length() - 1}, and this PrivateForest "
+            f"{forest.trees} of depth {forest.depth}",
+            fix=f"make it with trees={trees} and depth={nodes.bit_length() - 1}, or begin without the model",
+        )
+    design = forest.design(names, settings.bounds)
+    fields, cuts, _ = document.arrays()
+    if not (np.array_equal(design.trees.fields, fields) and np.array_equal(design.trees.cuts, cuts)):
+        raise ConfigError(
+            "the trees of the model are not those that a PrivateForest of these features has",
+            fix="give the file that streampair.history wrote, or begin without the model",
+        )
 
 
 def _check_fit(document: LinearModel, learner: Any) -> None:
@@ -159,6 +213,7 @@ def _begin_private(document: LinearModel, learner: PrivateLearner, records: int 
             account=_account_of(document, learner, public),
             centre=centre if document.running else None,
             moments=_moments_of(document, learner),
+            leaves=document.arrays()[2] if isinstance(document, RandomForestModel) else None,
         )
     )
 
@@ -171,7 +226,9 @@ def _moments_of(document: LinearModel, learner: PrivateLearner) -> StartMoments 
     relevance = getattr(learner, "relevance", None)
     if relevance is not None and tuple(map(float, relevance)) != found.relevance:
         return None
-    second, cross = unpacked(found.array(len(document.features)) / found.rows, len(document.features))
+    d = len(document.features)
+    means, packed = found.array(document.cells()) / found.rows, d * (d + 1) // 2 + d
+    second, cross = unpacked(means[:packed], d)
     assert scaling.mean is not None
     assert scaling.factor is not None
     assert scaling.cap is not None
@@ -186,6 +243,7 @@ def _moments_of(document: LinearModel, learner: PrivateLearner) -> StartMoments 
         cap=scaling.cap,
         sample=found.sample,
         sample_sigma=found.sample_sigma,
+        leaves=means[packed:].copy() if isinstance(document, RandomForestModel) else None,
     )
     try:
         moments.check()
@@ -239,14 +297,8 @@ def _account_of(document: LinearModel, learner: PrivateLearner, public: bool) ->
 
 
 def _check_learner(learner: Any) -> None:
-    """Refuse all but a `PairOGD` of linear scores and private linear learners, and say what else to do."""
+    """Refuse all but a `PairOGD` of linear scores and private learners, and say what else to do."""
     name = type(learner).__name__
-    if isinstance(learner, PrivateForest):
-        raise ConfigError(
-            f"a {name} cannot begin with a model: its leaves are learned beside its linear part, and no "
-            "model file holds the sums of both",
-            fix="make a new auc.PairFTRL, which begins with a linear model; or begin without the model",
-        )
     if isinstance(learner, PrivateLearner) and not isinstance(learner, TransformerMixin):
         mechanism = learner.settings.mechanism
         if isinstance(mechanism, OutputPerturbation) and mechanism.paper:

@@ -925,7 +925,7 @@ class Design:
         self.mean, self.factor = self.scaling[2:]
         self.cap = math.inf
         self.standardised = False
-        self.start: StartVectors | None = None
+        self.start: StartVectors | Design | None = None
         self.cells = np.empty(d + 1)
         self.raw, self.label = self.cells[:d].reshape(1, d), self.cells[d:]
         self.clipped = self.ready = np.empty((1, d))

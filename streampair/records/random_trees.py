@@ -130,6 +130,10 @@ class RandomTreeDesign(Design):
         """As `Design.prepare`, with the leaves of each row."""
         n, d = raw.shape
         trees = self.trees
+        if isinstance(self.start, RandomTreeDesign):
+            self.start.prepare(raw, ready, usable)
+            self._gaps = self.start._gaps
+            return
         if n == 1:
             linear, places, leaves = self._one
         else:

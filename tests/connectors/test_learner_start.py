@@ -190,7 +190,7 @@ def test_a_model_of_other_features_or_of_another_class_is_refused(config: Path, 
     for name, more, message in [
         ("PairFTRL", "", "is not private: what it discloses of the records"),
         ("PairOGD", "public_start = true", "a PairOGD is not private, so it promises nothing"),
-        ("PrivateForest", "", "PrivateForest cannot begin with a model: its leaves"),
+        ("PrivateForest", "", "cannot begin with this model (auc.PairOGD), which has no sums of its leaves"),
         ("Forest", "", "Forest cannot begin with a model"),
         ("OAM", "", "OAM cannot begin with a model"),
         ("PairOGD", "options = { radius = 1e-3 }", "beyond the radius"),

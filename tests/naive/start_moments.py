@@ -68,3 +68,47 @@ def most_squares(cells: int, look: int, runs: int) -> float:
         above = -0.5 * cells * (middle - 1.0 - math.log(middle)) > math.log(level)
         low, high = (middle, high) if above else (low, middle)
     return cells * high
+
+
+def leaf_shares(
+    table_noise: float, own_noise: float, rows: int, slots: int, most: int | None, sampled: float
+) -> tuple[float, float]:
+    """Weights of leaves and bins by the inverse variances; `sampled`: of one record, the mean over cells."""
+    counted = rows if most is None or rows <= most else most
+    table = 1.0 / (table_noise + sampled / counted)
+    learner = 1.0 / (own_noise + sampled / slots)
+    return table / (table + learner), learner / (table + learner)
+
+
+def leaf_distance(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    noises: tuple[float, float],
+    records: tuple[float, float],
+    leaves: int,
+    weights: tuple[float, float],
+) -> tuple[float, float]:
+    """Squared distance of the cells in standard deviations, and the largest share of sampling in a variance.
+
+    `ours` and `theirs` have counts and labels of so many leaves, then bins; `weights` are those of a record
+    in a leaf and in a bin, `noises` and `records` those of both sides, the second one's of the table.
+    """
+    total = most = 0.0
+    inverse = 1.0 / records[0] + 1.0 / records[1]
+
+    def add(stream: float, table: float, weight: float) -> None:
+        nonlocal total, most
+        share = max(stream, table, 0.0) / weight
+        sampled = weight * weight * share * inverse
+        variance = noises[0] + noises[1] + sampled
+        total += (stream - table) ** 2 / variance
+        most = max(most, sampled / variance)
+
+    for leaf in range(leaves):
+        for sign in (1.0, -1.0):
+            stream = (ours[leaf] + sign * ours[leaves + leaf]) / math.sqrt(2.0)
+            table = (theirs[leaf] + sign * theirs[leaves + leaf]) / math.sqrt(2.0)
+            add(stream, table, math.sqrt(2.0) * weights[0])
+    for stream, table in zip(ours[2 * leaves :], theirs[2 * leaves :], strict=True):
+        add(stream, table, weights[1])
+    return total, most

@@ -132,21 +132,19 @@ def test_the_table_counts_for_no_more_records_than_the_learner_will_see(model: m
         assert noisy.shares(*arguments) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(("horizon", "anytime"), [(None, None), (900, None), (900, 0.6)])
-def test_effective_records_are_those_of_the_records_weights(
-    horizon: int | None, anytime: float | None
-) -> None:
-    plan = plan_second_moments(1.0, features=D, base=60.0, radius=3.0, horizon=horizon, anytime=anytime)
-    keep = float(plan.strategy.theta[0])
-    for steps in (40, 500, 899, 900):
-        last = None
-        ends = plan._ends_before(steps + (steps != horizon))
-        if steps == horizon:
-            blocks = range(1, len(ends) + 2)
-            last = plan.sigma_last, [plan.weight(block) / plan.units for block in blocks]
-        weights = naive.record_weights(ends, steps, keep, plan.sigma, last)
-        assert sum(weights) == pytest.approx(plan.information(steps))
-        assert plan.effective_records(steps) == pytest.approx(naive.effective_records(weights))
+def test_effective_records_are_those_of_the_records_weights() -> None:
+    for horizon, anytime in ((None, None), (900, None), (900, 0.6)):
+        plan = plan_second_moments(1.0, features=D, base=60.0, radius=3.0, horizon=horizon, anytime=anytime)
+        keep = float(plan.strategy.theta[0])
+        for steps in (40, 500, 899, 900):
+            last = None
+            ends = plan._ends_before(steps + (steps != horizon))
+            if steps == horizon:
+                blocks = range(1, len(ends) + 2)
+                last = plan.sigma_last, [plan.weight(block) / plan.units for block in blocks]
+            weights = naive.record_weights(ends, steps, keep, plan.sigma, last)
+            assert sum(weights) == pytest.approx(plan.information(steps))
+            assert plan.effective_records(steps) == pytest.approx(naive.effective_records(weights))
 
 
 def test_a_start_is_no_worse_than_the_table(model: models.Model) -> None:
@@ -393,28 +391,28 @@ def test_the_model_of_a_learner_has_no_moments(model: models.Model) -> None:
 # ---- state ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slots", [0, WARM - 10, WARM, WARM + 50, 1500])
 @pytest.mark.parametrize("like", [True, False])
-def test_a_copy_goes_on_with_the_same_bits(slots: int, like: bool, model: models.Model) -> None:
+def test_a_copy_goes_on_with_the_same_bits(like: bool, model: models.Model) -> None:
     """As after a crash: by pickle, by state, with and without the model at hand; dropped stays dropped."""
     stream = table(2500, seed=2) if like else permuted(table(2500, seed=2))
-    learner = teach(lane(model), stream[:slots])
-    copied = pickle.loads(pickle.dumps(learner))
-    copied.bind_noise("", key=KEY)
-    loaded, fresh = lane(model), lane(None)
-    for other in (loaded, fresh):
-        other.load_state(learner.to_state())
-    everyone = (learner, copied, loaded, fresh)
-    assert len({each.run.state.pooled for each in everyone if each.run is not None}) == 1
-    for start in range(slots, 2500, 250):
-        part = stream[start : start + 250]
-        scores = {np.asarray(each.score_many(part[NAMES])).tobytes() for each in everyone}
-        assert len(scores) == 1
-        for each in everyone:
-            teach(each, part)
-        assert len({each.run.state.pooled for each in everyone}) == 1
-    assert learner.run.state.pooled is like
-    assert len({each.weights_vector.tobytes() for each in everyone}) == 1
+    for slots in (0, WARM - 10, WARM, WARM + 50, 1500):
+        learner = teach(lane(model), stream[:slots])
+        copied = pickle.loads(pickle.dumps(learner))
+        copied.bind_noise("", key=KEY)
+        loaded, fresh = lane(model), lane(None)
+        for other in (loaded, fresh):
+            other.load_state(learner.to_state())
+        everyone = (learner, copied, loaded, fresh)
+        assert len({each.run.state.pooled for each in everyone if each.run is not None}) == 1
+        for start in range(slots, 2500, 250):
+            part = stream[start : start + 250]
+            scores = {np.asarray(each.score_many(part[NAMES])).tobytes() for each in everyone}
+            assert len(scores) == 1
+            for each in everyone:
+                teach(each, part)
+            assert len({each.run.state.pooled for each in everyone}) == 1
+        assert learner.run.state.pooled is like
+        assert len({each.weights_vector.tobytes() for each in everyone}) == 1
 
 
 def test_a_state_of_a_learner_that_began_otherwise_is_refused(model: models.Model) -> None:
@@ -448,27 +446,23 @@ def test_a_damaged_file_is_refused(model: models.Model) -> None:
             models.loads(json.dumps({**good, **change}).encode())
 
 
-@pytest.mark.parametrize(
-    ("part", "what"),
-    [
+def test_a_learner_begins_with_no_moments_that_its_state_could_not_have(model: models.Model) -> None:
+    """Else it would write states that no learner can load."""
+    parts: list[tuple[dict[str, Any], str]] = [
         ({"factor": [0.0, 1.0, 1.0, 1.0]}, "standardisation"),
         ({"factor": [-1.0, 1.0, 1.0, 1.0]}, "standardisation"),
         ({"factor": [1e60, 1.0, 1.0, 1.0]}, "standardisation"),
         ({"cap": 1e300}, "standardisation"),
         ({"mean": [1e300, 0.0, 0.0, 0.0]}, "moments"),
-    ],
-)
-def test_a_learner_begins_with_no_moments_that_its_state_could_not_have(
-    part: dict[str, Any], what: str, model: models.Model
-) -> None:
-    """Else it would write states that no learner can load."""
-    fields = json.loads(models.dumps(model))
-    fields["scaling"] |= part
-    edited, learner = models.loads(json.dumps(fields).encode()), lane(None)
-    with pytest.raises(ConfigError, match=what):
-        edited.to_online(learner)
-    teach(model.to_online(learner), table(WARM + 50, seed=2))
-    lane(None).load_state(learner.to_state())
+    ]
+    for part, what in parts:
+        fields = json.loads(models.dumps(model))
+        fields["scaling"] |= part
+        edited, learner = models.loads(json.dumps(fields).encode()), lane(None)
+        with pytest.raises(ConfigError, match=what):
+            edited.to_online(learner)
+        teach(model.to_online(learner), table(WARM + 50, seed=2))
+        lane(None).load_state(learner.to_state())
 
 
 def test_no_noise_is_drawn_for_the_start(model: models.Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -452,8 +452,10 @@ def test_a_forest_of_a_table_is_that_of_a_stream(tmp_path: Path) -> None:
     assert model.slots == n
     loaded = models.loads(models.dumps(model))
     assert loaded.score_many(rest[names]).tolist() == model.score_many(rest[names]).tolist()
-    with pytest.raises(ConfigError, match="make a new"):
-        model.to_online(auc.PrivateForest(**options))
+    with pytest.raises(ConfigError, match="is linear"):
+        model.to_online(auc.PairFTRL(**options))
+    begun = loaded.to_online(auc.PrivateForest(**options))
+    assert begun.score_many(rest[names]).tolist() == model.score_many(rest[names]).tolist()
 
 
 def test_other_trees_make_another_job_and_a_short_table_has_none(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_refusals(phishing: models.Model) -> None:
         (phishing, auc.OAM(), "a OAM cannot begin.*Fix: make a new auc.PairOGD"),
         (phishing, auc.PrivateForest(), "a PrivateForest cannot begin.*leaves.*Fix: make a new auc.PairFTRL"),
         (phishing, auc.Forest(), "sums that it learns by. Fix: go on with the state"),
-        (phishing, metric.PairOGD(), "not its matrix. Fix: go on with the state"),
+        (phishing, metric.PairOGD(), "not its matrix. Fix: begin without the model"),
         (phishing, object(), "a object cannot begin"),
     ]
     for model, learner, message in refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from streampair.privacy.mechanisms.second_moments import (
     SecondMomentsPlan,
     second_moments_diameter,
 )
-from streampair.privacy.mechanisms.start_moments import MOST_CENTRE
+from streampair.privacy.mechanisms.start_moments import MOST_CENTRE, Cuts
 from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, synthetic_rows
 from streampair.records.random_trees import DEPTH, TREES, RandomTreeDesign, Trees, marks_of
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    from streampair.privacy.mechanisms.start_moments import StartMoments
 
 __all__ = [
     "MOST_DEPTH",
@@ -135,6 +137,12 @@ class DPForestPlan(SecondMomentsPlan):
         first, _, third = shares(self.features)
         return _MOMENTS * math.sqrt(third / first / (2.0 * len(self.sizes)))
 
+    @functools.cached_property
+    def cuts(self) -> Cuts:
+        """How leaves and bins cut the records."""
+        units = np.repeat([math.sqrt(2.0) * self.leaf, self.mark], [2 * self.leaves, self.marks])
+        return Cuts(self.leaves, units, self.trees + len(self.sizes))
+
     @property
     def steps(self) -> Floats:
         """Step of each coordinate: the grid for second moments, a record's weight in leaves and bins."""
@@ -162,7 +170,7 @@ MOST_TREES, MOST_DEPTH = 500, 8
 """A release has twice as many numbers as there are leaves."""
 
 _ROWS = (4096, 32768)
-"""Synthetic rows for a model on the way, and for the one at the horizon."""
+"""Synthetic rows for a model on the way, and for the one at the horizon or with the sums of a table."""
 
 _MOST_NOISE = 0.1
 """Of the records: noise in the leaves of a tree, at the end."""
@@ -198,7 +206,6 @@ class DPForestState(MomentsState):
     plan: DPForestPlan
 
     slow_fits: ClassVar[bool] = True
-    pools: ClassVar[bool] = False
 
     def __init__(self, plan: DPForestPlan) -> None:
         super().__init__(plan)
@@ -226,19 +233,70 @@ class DPForestState(MomentsState):
     def _packed(self) -> int:
         return self.plan.packed
 
+    def begin_at(self, weights: Floats) -> None:
+        """As of moments; the weights are those of the linear part, (d,)."""
+        w = np.zeros(len(self._w))
+        w[: len(weights)] = weights
+        super().begin_at(weights)
+        self._w = w
+
+    def begin_with_model(self, weights: Floats, link: Link) -> None:
+        """Use the model of the table, which is that of its sums alone, until the first release.
+
+        Parameters
+        ----------
+        weights
+            Of features, leaves and bins.
+        link
+            Link from a score to a probability.
+        """
+        self._w, self._link, self._stale = weights.copy(), link, False
+        self._inputs = {}
+
+    def _is_of(self, table: StartMoments, noise: float, records: float, look: int) -> bool:
+        leaves = self._own_leaves()
+        return super()._is_of(table, noise, records, look) and table.has_leaves(
+            leaves, noise, records, look, self.plan.cuts
+        )
+
+    def _own_leaves(self) -> Floats:
+        """Means of counts and labels of leaves and of counts of bins, by the releases alone."""
+        return np.asarray(self._weighted[self.plan.packed :] / self._numbers[1])
+
+    def _leaf_means(self) -> tuple[Floats, float, float]:
+        """Means as of `_own_leaves`, pooled with those of the table.
+
+        Also returns the precision of each, 0 if there are none, and how many records of equal weight they
+        are the means of.
+        """
+        _, known, slots = self._numbers.tolist()  # slot of the last release
+        table = self._table
+        if not self._pooled or table is None or table.leaves is None:
+            return (self._own_leaves() if known else np.zeros(0)), known, slots
+        plan = self.plan
+        noise, cells = (1.0 / known if known else math.inf), len(table.leaves)
+        # A record is in one leaf of each tree, with a label of 1 or -1, and in one bin of each field.
+        sampled = (2.0 * plan.trees * plan.leaf * plan.leaf + len(plan.sizes) * plan.mark * plan.mark) / cells
+        a, b = table.shares(noise, int(slots), plan.horizon, sampled)
+        if not b:
+            return table.leaves, 1.0 / table.noise, float(table.rows)
+        pooled_noise = a * a * table.noise + b * b * noise
+        means = a * table.leaves + b * self._own_leaves()
+        return means, 1.0 / pooled_noise, 1.0 / (a * a / table.rows + b * b / slots)
+
     def _noise_of_weights(self) -> None:
         """None: the weights are in log-odds, a unit that is itself noisy."""
 
     def _compute_model(self) -> tuple[Floats, Link]:
         """Weights of the design, and link, from all releases so far; at first the linear model alone."""
-        plan, (_, known, last_slot) = self.plan, self._numbers.tolist()  # slot of the last release
+        plan = self.plan
         linear, link = super()._compute_model()
         w = np.zeros(len(self._w))
         w[: plan.features] = linear
+        mean, known, records = self._leaf_means()
         if not known:
             return w, link
         std = 1.0 / (math.sqrt(known) * plan.leaf)  # noise of a leaf's share of the records
-        mean = self._weighted[plan.packed :] / known
         shares = (mean[: 2 * plan.leaves] / plan.leaf).reshape(2, plan.trees, -1)
         total = float(vectors.dot(shares[0].ravel().copy(), np.ones(plan.leaves))) / plan.trees
         signs = float(vectors.dot(shares[1].ravel().copy(), np.ones(plan.leaves))) / plan.trees
@@ -259,11 +317,12 @@ class DPForestState(MomentsState):
             std=std / total,
             second=second,
             ends=ends,
-            records=total * last_slot,
+            records=total * records,
         )
         # Scale of the linear score as a regression of labels 1 and -1.
         unit = 2.0 * self._label_slope
-        rows = synthetic_rows(released, unit * linear, self.cap, self.trees, _ROWS[last_slot == plan.horizon])
+        size = _ROWS[self._pooled or bool(self._numbers[2] == plan.horizon)]
+        rows = synthetic_rows(released, unit * linear, self.cap, self.trees, size)
         model = leaf_weights(released, rows)
         if model is None:
             return w, link

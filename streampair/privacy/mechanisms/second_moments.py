@@ -1027,12 +1027,19 @@ class MomentsState(MechanismState):
     def _compare(self) -> None:
         """Drop the moments of the table, and its weights, for good if those released are of another one."""
         assert self._table is not None
-        second, cross = self._own_means()
-        records = self.plan.effective_records(self.steps)
         # The warm-up has made the first comparison.
         self._keep_pooled(
-            self._table.is_of(second, cross, 1.0 / self._numbers[1], records, self._releases + 1)
+            self._is_of(
+                self._table,
+                1.0 / float(self._numbers[1]),
+                self.plan.effective_records(self.steps),
+                self._releases + 1,
+            )
         )
+
+    def _is_of(self, table: StartMoments, noise: float, records: float, look: int) -> bool:
+        """Whether the releases are of the table's distribution: parameters as of `StartMoments.is_of`."""
+        return table.is_of(*self._own_means(), noise, records, look)
 
     def _keep_pooled(self, pooled: bool) -> None:
         self._pooled = pooled
@@ -1205,7 +1212,11 @@ class MomentsState(MechanismState):
     def _unfitted(self) -> dict[str, Any]:
         """For a state, while the last release has no model: earlier releases whose models may be adopted."""
         return {
-            str(number): {"weighted": inputs._weighted.copy(), "numbers": inputs._numbers.copy()}
+            str(number): {
+                "weighted": inputs._weighted.copy(),
+                "numbers": inputs._numbers.copy(),
+                **({"pooled": inputs._pooled} if self._table is not None else {}),
+            }
             for number, inputs in self._inputs.items()
             if number < self._releases
         }
@@ -1217,6 +1228,7 @@ class MomentsState(MechanismState):
                 if arrays[name].shape != array.shape:
                     raise ValueError(f"{name} of another shape")
                 array[:] = arrays[name]
+            inputs._pooled = bool(arrays.get("pooled", False))
             self._inputs[int(number)] = inputs
 
     def to_state(self) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ __all__ = [
     "MOST_CENTRE",
     "MOST_ROWS",
     "RUNS_A_DROP",
+    "Cuts",
     "StartMoments",
     "check_release",
     "largest_eigenvalue",
@@ -57,11 +58,11 @@ def check_release(rows: int, sigma: float, sample: int, sample_sigma: float, cen
         raise ValueError("noise that no release has")
 
 
-def most_squares(cells: int, look: int) -> float:
+def most_squares(cells: float, look: int, tests: int = 2) -> float:
     """What the squares of so many standard normals add up to at most, in look `look` = 1, 2, ... of a run.
 
-    It is exceeded with a probability of at most `1 / (2 RUNS_A_DROP look (look + 1))`, which over two tests
-    in each look adds up to one run in `RUNS_A_DROP`.
+    It is exceeded with a probability of at most `1 / (tests RUNS_A_DROP look (look + 1))`, which over as many
+    tests in each look adds up to one run in `RUNS_A_DROP`. `cells` need not be whole: a gamma distribution.
 
     Notes
     -----
@@ -75,7 +76,7 @@ def most_squares(cells: int, look: int) -> float:
     >>> [round(most_squares(cells, 1)) for cells in (1, 20, 210)]
     [26, 66, 322]
     """
-    x = (2 * RUNS_A_DROP * look * (look + 1)).bit_length() * _LN2
+    x = (tests * RUNS_A_DROP * look * (look + 1)).bit_length() * _LN2
     c = 2.0 * x / cells
     ratio = 1.0 + math.sqrt(2.0 * c) + c  # above the root: Laurent and Massart (2000)
     for _ in range(30):
@@ -93,6 +94,30 @@ def largest_eigenvalue(matrix: Floats) -> float:
 def _squares(values: Floats) -> float:
     flat = np.ascontiguousarray(values).ravel()
     return float(vectors.dot(flat, flat))
+
+
+class Cuts(NamedTuple):
+    """How the leaves and bins of a private forest cut the records.
+
+    Parameters
+    ----------
+    leaves
+        Number of leaves of all trees. So many counts come first, then as many sums of labels, then bins.
+    units
+        What a record counts in each cell: in the positives of each leaf, the negatives, and each bin.
+    number
+        Number of trees and of fields: a record is in at most one cell of each.
+    """
+
+    leaves: int
+    units: Floats
+    number: int
+
+    def cells(self, means: Floats) -> Floats:
+        """Means of the cells, from those of counts, labels and bins: a rotation, so noise keeps its std."""
+        counts, labels = means[: self.leaves], means[self.leaves : 2 * self.leaves]
+        half = math.sqrt(0.5)
+        return np.concatenate((half * (counts + labels), half * (counts - labels), means[2 * self.leaves :]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +138,9 @@ class StartMoments:
         labels, bound of standardised values.
     sample, sample_sigma
         Rows that these were released from, and noise std of the sums of their features and labels.
+    leaves
+        Of a private forest: released means of its leaves and bins, as the coordinates of `DPForestPlan`
+        behind the second moments, with noise of `sigma` in their sums. None: there are none.
 
     Notes
     -----
@@ -130,6 +158,7 @@ class StartMoments:
     cap: float
     sample: int
     sample_sigma: float
+    leaves: Floats | None = None
 
     #: Standard deviations at which standardised values are clipped.
     CAP: Final = 3.0
@@ -142,6 +171,11 @@ class StartMoments:
     @cached_property
     def _largest(self) -> float:
         return largest_eigenvalue(self.second)
+
+    @property
+    def _tests(self) -> int:
+        """Number of tests in a look, at most."""
+        return 2 if self.leaves is None else 3
 
     # ---- the test --------------------------------------------------------------------------------------
 
@@ -173,7 +207,7 @@ class StartMoments:
         noises = np.full(d + 1, noise + std * std)
         noises /= np.append(self.cap / (self.CAP * self.factor), label_spread) ** 2
         sampled = self._correlated * (1.0 / slots + 1.0 / self.sample)
-        return bool(_squares(differences / np.sqrt(noises + sampled)) <= most_squares(d + 1, 1))
+        return bool(_squares(differences / np.sqrt(noises + sampled)) <= most_squares(d + 1, 1, self._tests))
 
     @cached_property
     def _correlated(self) -> float:
@@ -213,12 +247,44 @@ class StartMoments:
         d = len(cross)
         variance = noise + self.noise + self._largest * (1.0 / records + 1.0 / self.rows)
         # Frobenius' norm is that of the packed coordinates.
-        near = _squares(second - self.second) <= variance * most_squares(d * (d + 1) // 2, look)
-        return bool(near and _squares(cross - self.cross) <= variance * most_squares(d, look))
+        most = partial(most_squares, look=look, tests=self._tests)
+        near = _squares(second - self.second) <= variance * most(d * (d + 1) // 2)
+        return bool(near and _squares(cross - self.cross) <= variance * most(d))
+
+    def has_leaves(self, leaves: Floats, noise: float, records: float, look: int, cuts: Cuts) -> bool:
+        """Whether a learner's own leaves and bins are those of the table's distribution, as far as they show.
+
+        Parameters
+        ----------
+        leaves
+            As of the class, from the learner's own releases.
+        noise, records, look
+            As of `is_of`.
+        cuts
+            How leaves and bins cut the records.
+
+        Notes
+        -----
+        A tree cuts the records into the positives and the negatives of its leaves, a field into its bins.
+        The mean of a cell that has the share p of the records, and counts u, varies by noise and by at most
+        `u^2 p (1 / records + 1 / rows)`: so differences are measured in standard deviations. Cells of one
+        cut have a covariance of at most the unit matrix; with c cuts, where sampling is at most the share s
+        of a cell's variance, no eigenvalue is above `1 + (c - 1) s` (docs/privacy 4.6).
+        """
+        assert self.leaves is not None
+        ours, theirs = cuts.cells(leaves), cuts.cells(self.leaves)
+        # Of both estimates of a cell the larger one: that of few records may be 0.
+        sampled = cuts.units * np.maximum(np.maximum(ours, theirs), 0.0) * (1.0 / records + 1.0 / self.rows)
+        variance = noise + self.noise + sampled
+        largest = 1.0 + (cuts.number - 1) * float((sampled / variance).max())
+        most = largest * most_squares(len(ours) / largest, look, self._tests)
+        return bool(_squares((ours - theirs) / np.sqrt(variance)) <= most)
 
     # ---- pooling ---------------------------------------------------------------------------------------
 
-    def shares(self, noise: float, slots: int, most: int | None) -> tuple[float, float]:
+    def shares(
+        self, noise: float, slots: int, most: int | None, sampled: float | None = None
+    ) -> tuple[float, float]:
         """Weights of the table's means and of the learner's in the pooled ones, by their variances.
 
         Parameters
@@ -229,6 +295,8 @@ class StartMoments:
             Number of slots of the learner's means.
         most
             Number of slots that the learner learns, as which the table counts at most; None: no end.
+        sampled
+            Mean variance of a coordinate of one record; None: of the second moments.
 
         Notes
         -----
@@ -237,9 +305,10 @@ class StartMoments:
         """
         if noise == math.inf:
             return 1.0, 0.0
-        d = len(self.cross)
-        length = min(max(float(vectors.dot(self.second.diagonal().copy(), np.ones(d))), 0.0), 1.0)
-        sampled = length / (d * (d + 1) // 2)
+        if sampled is None:
+            d = len(self.cross)
+            length = min(max(float(vectors.dot(self.second.diagonal().copy(), np.ones(d))), 0.0), 1.0)
+            sampled = length / (d * (d + 1) // 2)
         of_table = self.noise + sampled / (self.rows if most is None else min(self.rows, most))
         of_learner = noise + sampled / slots
         total = of_table + of_learner
@@ -254,6 +323,7 @@ class StartMoments:
             "cross": self.cross.copy(),
             "standardisation": np.array([self.mean, self.factor]),
             "table": [self.rows, self.sigma, self.centre, self.cap, self.sample, self.sample_sigma],
+            **({} if self.leaves is None else {"leaves": self.leaves.copy()}),
         }
 
     @classmethod
@@ -276,13 +346,14 @@ class StartMoments:
             cap=float(cap),
             sample=int(sample),
             sample_sigma=float(sample_sigma),
+            leaves=saved["leaves"].copy() if "leaves" in saved else None,
         )
         made.check()
         return made
 
     def check(self) -> None:
         """Raise ValueError if the numbers cannot be those of a release."""
-        parts = (self.second, self.cross, self.mean)
+        parts = (self.second, self.cross, self.mean, *(() if self.leaves is None else (self.leaves,)))
         if not all((np.abs(part) < _MOST_SCALE).all() for part in parts):
             raise ValueError("moments that no release has")
         scales = np.append(self.factor, self.cap)
