@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import math
+from collections.abc import Set
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -381,7 +382,8 @@ class ClassTarget(Target):
             return
         fix = f"give a list of 2 to {MOST_CLASSES} different texts or numbers, for example ['cat', 'dog']"
         try:
-            labels = [] if isinstance(classes, str | bytes) else list(classes)
+            # A set has another order in each process, and so would a job of a table have another digest.
+            labels = [] if isinstance(classes, str | bytes | Set) else list(classes)
             numbers = tuple(map(self.label, labels))
         except (TypeError, RecordError):
             numbers = ()

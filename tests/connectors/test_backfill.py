@@ -200,6 +200,14 @@ def test_relevances_are_learned_too(folder: Path) -> None:
     configured(folder, "metric.PairFTRL", PRIVATE.replace("1.0,", "1.0, classes = [true, false],"))
     model = wanted(metric.PairFTRL(1.0, 1e-6, classes=[True, False], bounds=BOUNDS))
     assert made("t", "--processes", 2, "--account", "metric.json") == model
+    # What the table has spent is in no figure of the lane.
+    for command in (["check"], ["budget", "card"]):
+        said = CliRunner().invoke(app, [*command, "fraud.toml", "--json", "--account", "metric.json"]).stdout
+        assert "metric.json has 1 attempts at a table, of which the figures of this learner hold" in said
+    assert "metric_not_learned" not in call("fraud.toml", "t", "--output", "2.json", "--account", "2").stderr
+    parquet(frame().assign(y=True), folder / "one.parquet")
+    one = call("fraud.toml", "one.parquet", "--output", "one.json", "--account", "one.account")
+    assert "metric_not_learned" in one.stderr
     text = Path("fraud.toml").read_text().replace("[learner]", '[learner]\nstart = "start.json"')
     Path("fraud.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"metric\.PairFTRL cannot begin with a model"):

@@ -134,7 +134,7 @@ def test_classes_are_declared() -> None:
     for mechanism in ("magic", privacy.DecayedMoments(9)):
         with pytest.raises(ConfigError, match="mechanism is"):
             metric.PairFTRL(classes=["x", "y"], mechanism=mechanism)  # type: ignore[arg-type]
-    for classes in ("xy", ["x"], ["x", "x"], [None, "x"], 3, list(range(257))):
+    for classes in ("xy", {"x", "y"}, ["x"], ["x", "x"], [None, "x"], 3, list(range(257))):
         with pytest.raises(ConfigError, match="classes"):
             metric.PairFTRL(classes=classes)  # type: ignore[arg-type]
 

@@ -359,7 +359,7 @@ class FurtherAttempts(NamedTuple):
 
 
 def further_attempts(config: Config, account: Path | None = None) -> FurtherAttempts | None:
-    """What further attempts at the table of learner.start spend, which its model does not count; None: none.
+    """What attempts at a table spend that are not in the figures of the lane; None: there are none.
 
     Parameters
     ----------
@@ -377,11 +377,19 @@ def further_attempts(config: Config, account: Path | None = None) -> FurtherAtte
     if config.learner.start is not None and not config.learner.public_start:
         model = start_model(config)
     history = {} if model is None else model.metadata.get("history", {})
-    if model is None or model.privacy is None or "job" not in history:
-        return None
-    counted = max(history["attempts"])
     path = config.history_account if account is None else account
     job, made = attempts_of(path)
+    if model is None or model.privacy is None or "job" not in history:
+        # As of a metric or a forest, whose model no lane begins with.
+        if not made and account is None:
+            return None
+        return FurtherAttempts(
+            f"{path.name} has {made} attempts at a table, of which the figures of this learner hold nothing: "
+            "if the table has the same people, add its mu to that of this learner, by squares "
+            "(docs/history.md)",
+            0.0,
+        )
+    counted = max(history["attempts"])
     of_model, delta = model.privacy["mu_spent"], model.privacy["delta"]
     if not made:
         return FurtherAttempts(
@@ -415,7 +423,7 @@ def _check_attempts(config: Config, account: Path | None, report: Report) -> Fur
         report.bad("learner.start", error)
         return None
     if further is not None:
-        report.doubtful("learner.start", further.text)
+        report.doubtful("learner.start" if config.learner.start else "account", further.text)
     return further
 
 
