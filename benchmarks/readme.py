@@ -33,6 +33,7 @@ BLOCKS = {
     "steps-unseen": ["python benchmarks/steps.py --unseen"],
     "second-stage": ["python benchmarks/second_stage.py"],
     "history-start": ["python benchmarks/history_start.py"],
+    "history-start-forest": ["python benchmarks/history_start.py --forest bank ijcnn1"],
     "forest": [
         "python benchmarks/forest.py --draw Phishing Bananas Agrawal-abrupt Agrawal-gradual "
         "RBF-slow RBF-fast Sine-abrupt letter ijcnn1 adult"
