@@ -121,8 +121,6 @@ def violations(path: str, source: str) -> list[str]:
 
     if parts[0] == "streampair":
         forbid(tops & {"streampair_connectors"}, "the library does not know the connectors")
-        # What a thread compiles is of that thread: `_dispatch` keeps it in a `threading.local`.
-        tops -= {"threading"} if parts[1:] == ["kernels", "_dispatch.py"] else set()
         forbid(tops & (OUTSIDE | THIRD_PARTIES_THAT_DO_IO), "the library does no I/O")
         if parts[1] == "kernels":
             package_names = {

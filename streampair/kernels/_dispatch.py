@@ -2,8 +2,9 @@
 
 Numba compiles a function that another one calls as if Python were to call it, too: with what converts
 arguments, optimised, and as machine code, all below it included. Its caller then does so again with the lot.
-So a kernel has a second dispatcher, which stands for it in other kernels, and stops before all that. The bits
-of a result depend on neither: no optimisation of LLVM changes them unless numba asks for fastmath.
+So a kernel has a second dispatcher, which stands for it wherever a compiled function calls it, and stops
+before all that. The bits of a result depend on neither: no optimisation of LLVM changes them unless numba
+asks for fastmath.
 
 Numba tries the ten or so signatures of an operator again for each of the thousands of times that kernels use
 it. While one is compiled, what was found for an operator and types of arguments is kept.
@@ -15,7 +16,6 @@ it. While one is compiled, what was found for an operator and types of arguments
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,22 +59,17 @@ class _LowerWhole(typed_passes.NativeLowering):
         return True
 
 
-class _Compiling(threading.local):
-    """How many kernels this thread is compiling, each called by the one before it."""
-
-    kernels = 0
-
-
-_compiling = _Compiling()
-
-
 @contextlib.contextmanager
 def _remembered_signatures() -> Iterator[None]:
     """Look up the signature of a function of numba's once for the same types of arguments.
 
-    For a thread that holds numba's lock, without which nothing is compiled.
+    For a thread that holds numba's lock, without which nothing is compiled. A kernel that is compiled for
+    another one takes what was found for that.
     """
     function: Any = types.Function
+    if "get_call_type" in vars(function):
+        yield
+        return
     look_up = function.get_call_type
     found: dict[Any, Any] = {}
 
@@ -97,13 +92,8 @@ def _pipeline(lower: Any) -> Any:
 
     class Pipeline(compiler.CompilerBase):
         def _compile_bytecode(self) -> Any:
-            remembered = contextlib.nullcontext() if _compiling.kernels else _remembered_signatures()
-            _compiling.kernels += 1
-            try:
-                with remembered:
-                    return super()._compile_bytecode()
-            finally:
-                _compiling.kernels -= 1
+            with _remembered_signatures():
+                return super()._compile_bytecode()
 
         def define_pipelines(self) -> list[Any]:
             made = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
@@ -121,7 +111,7 @@ _OPTIONS = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True}
 
 
 class _Called(registry.CPUDispatcher):
-    """A kernel as other kernels call it."""
+    """A kernel as other compiled functions call it."""
 
     _type: Any
 
@@ -135,19 +125,13 @@ class _Called(registry.CPUDispatcher):
 
 
 class Dispatcher(registry.CPUDispatcher):
-    """A kernel as Python calls it, and any compiled function that is no kernel."""
+    """A kernel as Python calls it."""
 
     def __init__(self, function: Callable[..., Any], *_: Any) -> None:
-        self._called = _Called(function, None, {**_OPTIONS, "no_cpython_wrapper": True}, _COMPILE_PART)
         super().__init__(function, None, _OPTIONS, _COMPILE_WHOLE)
+        self._called = _Called(function, None, {**_OPTIONS, "no_cpython_wrapper": True}, _COMPILE_PART)
 
     @property
-    def _type(self) -> Any:
+    def _numba_type_(self) -> Any:
         """What a function that calls this one takes it for."""
-        return self._called._type if _compiling.kernels else self._own_type
-
-    @_type.setter
-    def _type(self, value: Any) -> None:
-        self._own_type = value
-
-    _numba_type_ = _type
+        return self._called._type
