@@ -30,6 +30,7 @@ from streampair_connectors.history.tables import (
     TableColumns,
     TableFiles,
     id_ends,
+    one_thread,
     rows_with_value,
 )
 
@@ -396,11 +397,12 @@ def _alive() -> Iterator[None]:
 def readers(processes: int) -> Iterator[Pool | None]:
     """So many processes, which begin when they are needed; None: this process reads alone."""
     if processes <= 1:
-        yield None
+        with one_thread():
+            yield None
         return
     context = multiprocessing.get_context("spawn")  # kernels and Arrow have threads, which a fork loses
     others = set(multiprocessing.active_children())
-    with _one_thread(), ProcessPoolExecutor(processes, context, _begin) as executor:
+    with one_thread(), _one_thread_each(), ProcessPoolExecutor(processes, context, _begin) as executor:
         try:
             yield Pool(executor, processes)
         except BaseException:
@@ -411,8 +413,8 @@ def readers(processes: int) -> Iterator[Pool | None]:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes that begin in this block have one thread each for linear algebra."""
+def _one_thread_each() -> Iterator[None]:
+    """Processes that begin in this block have one thread each for linear algebra, and for Arrow."""
     names = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

@@ -39,6 +39,7 @@ __all__ = [
     "TableColumns",
     "TableFiles",
     "id_ends",
+    "one_thread",
     "open_table",
     "rows_with_value",
 ]
@@ -162,7 +163,7 @@ class Reader:
             "batch_size": _BATCH_ROWS,
             "batch_readahead": 1,
             "fragment_readahead": 1,
-            "use_threads": False,
+            "use_threads": True,  # of which `one_thread` leaves one; it decodes faster than none
         }
         for fragment in part:
             first = 0
@@ -205,6 +206,17 @@ class Reader:
             elif pa.types.is_decimal(column.type):
                 out[name] = pc.cast(column, pa.float64())
         return pa.table(out)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Arrow has one thread for the decoding of files in this block."""
+    before = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(before)
 
 
 def id_ends(fragment: Any, name: str) -> tuple[int, int] | None:
