@@ -397,6 +397,20 @@ def test_labels_that_come_later_are_of_two_classes() -> None:
     ranks = parse_config({**late, "learner": {"class": "streampair.ranking.PairOGD"}})
     with pytest.raises(ConfigError, match=r"learns from relevances.*Fix: name a learner of two classes"):
         build_learner(ranks)
+    private = {"epsilon": 1.0, "delta": 1e-6, "horizon": 1000, "classes": ["red", "blue"]}
+    data = {
+        "app": "c",
+        "input": {"features": {"a": [0, 1]}, "label": "y"},
+        "learner": {"class": "streampair.metric.PairFTRL", "options": private},
+    }
+    with pytest.raises(
+        ConfigError, match=r"classes is \['red', 'blue'\], but.*Fix: add label_type = \"any\""
+    ):
+        build_learner(parse_config(data))
+    assert build_learner(parse_config({**data, "input": {**data["input"], "label_type": "any"}})) is not None
+    later = {**data, "input": {"features": {"a": [0, 1]}}, "label_input": late["label_input"]}
+    with pytest.raises(ConfigError, match=r"Fix: write learner.options.classes = \[true, false\]"):
+        build_learner(parse_config(later))
 
 
 def test_options_may_hold_objects() -> None:

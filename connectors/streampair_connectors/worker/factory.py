@@ -167,11 +167,24 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
             )
         if last and kind.__module__.split(".")[0] == "streampair":
             _add_declared_options(kind, values, config, noise_key, alone=len(steps) == 1)
+            _check_classes(values.get("classes"), config, f"{where}.options.classes")
         built.append(_construct(kind, values, f"{where}.options"))
     model = built[0] if len(built) == 1 else _pipeline(built)
     if learner.start is not None:
         _begin(config, model)
     return model
+
+
+def _check_classes(classes: Any, config: Config, key: str) -> None:
+    """Refuse classes that no label of the input is: all records would be learned as without a label."""
+    declared = classes if isinstance(classes, list) else []
+    if config.input.label_type == "binary" and any(value not in (True, False) for value in declared):
+        raise ConfigError(
+            f"{key} is {declared}, but the labels of the input are read as true and false",
+            fix='add label_type = "any" to [input]'
+            if config.label_input is None
+            else f"write {key} = [true, false]; [label_input] reads labels of two classes",
+        )
 
 
 def _pipeline(steps: Sequence[Any]) -> compose.Pipeline:
