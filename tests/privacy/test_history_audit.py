@@ -111,7 +111,8 @@ class Trial:
         if stream is not None:
             lane.run.use(stream)
         lane.run.state.fits_model = False  # models are post-processing of the releases
-        parts = [*self.seen, model._document.moments.array(len(NAMES))]  # type: ignore[union-attr]
+        cells = len(NAMES) * (len(NAMES) + 3) // 2
+        parts = [*self.seen, model._document.moments.array(cells)]  # type: ignore[union-attr]
         for slot in range(WARM + SLOTS):
             x = record if slot == self.slot else (0.0, 0.0)
             lane.learn_one(dict(zip(NAMES, x, strict=True)), label if slot == self.slot else False)
