@@ -351,6 +351,16 @@ def class_number(y: Any) -> float:
     return float(int.from_bytes(digest, "big") >> 11)
 
 
+def _wrong_classes(labels: list[Any], numbers: tuple[float, ...]) -> str:
+    """Say which two declared classes are equal, or how many there are."""
+    seen: dict[float, Any] = {}
+    for value, number in zip(labels, numbers, strict=True):
+        if number in seen:
+            return f"two of classes are equal as labels: {seen[number]!r} and {value!r}"
+        seen[number] = value
+    return f"the number of classes is {len(numbers)}"
+
+
 class ClassTarget(Target):
     """Any number of classes, by text or number; pairs are of one class or of two.
 
@@ -386,9 +396,10 @@ class ClassTarget(Target):
             labels = [] if isinstance(classes, str | bytes | Set) else list(classes)
             numbers = tuple(map(self.label, labels))
         except (TypeError, RecordError):
-            numbers = ()
+            labels, numbers = [], ()
         if not 2 <= len(set(numbers)) == len(numbers) <= MOST_CLASSES:
-            raise ConfigError(f"classes is {classes!r}", fix=fix)
+            problem = _wrong_classes(labels, numbers) if numbers else f"classes is {classes!r}"
+            raise ConfigError(problem, fix=fix)
         self.classes = numbers
         self.wide_labels = any(map(features.is_wide, labels))
 

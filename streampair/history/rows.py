@@ -218,7 +218,8 @@ def label_numbers(batch: TableBatch, target: Target, name: Hashable) -> Floats:
             f"in a batch {lost} {'row has' if lost == 1 else 'rows have'} all features, and in the column "
             f"{name!r} no usable label; {target.advice}",
             fix="declare the labels of the table (input.positive, input.negative; classes of a metric); give "
-            "a row without one a label, or, to learn nothing from it, None as one of its features",
+            "a row without one a label (an empty cell of CSV is none), or, to learn nothing from it, None as "
+            "one of its features",
             stage="label",
         )
     return out

@@ -134,8 +134,12 @@ def test_classes_are_declared() -> None:
     for mechanism in ("magic", privacy.DecayedMoments(9)):
         with pytest.raises(ConfigError, match="mechanism is"):
             metric.PairFTRL(classes=["x", "y"], mechanism=mechanism)  # type: ignore[arg-type]
-    for classes in ("xy", {"x", "y"}, ["x"], ["x", "x"], [None, "x"], 3, list(range(257))):
-        with pytest.raises(ConfigError, match="classes"):
+    for classes, problem in (
+        *(("xy", "classes is 'xy'"), ({"x", "y"}, "classes is {"), (3, "classes is 3")),
+        *((["x"], "the number of classes is 1"), (list(range(257)), "the number of classes is 257")),
+        *(([0, "a", "0"], "two of classes are equal as labels: 0 and '0'"), ([None, "x"], "classes is ")),
+    ):
+        with pytest.raises(ConfigError, match=problem):
             metric.PairFTRL(classes=classes)  # type: ignore[arg-type]
 
 

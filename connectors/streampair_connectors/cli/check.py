@@ -380,7 +380,7 @@ def further_attempts(config: Config, account: Path | None = None) -> FurtherAtte
     path = config.history_account if account is None else account
     job, made = attempts_of(path)
     if model is None or model.privacy is None or "job" not in history:
-        # As of a metric or a forest, whose model no lane begins with.
+        # As of a metric, with whose model no lane begins.
         if not made and account is None:
             return None
         return FurtherAttempts(
