@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import warnings
@@ -589,13 +590,15 @@ class Job:
         """Refuse a table in which a row id occurs twice, or an entity in more rows than its limit says.
 
         Of the batches the columns of ids and entities are read alone. `sums` sees what is in one batch, and
-        an engine may add a batch twice. Memory is at most 16 bytes for each of 2^24 rows, and 16 more with
-        entities: a larger table is read as many times as it is larger, for a part of the ids each.
+        an engine may add a batch twice. Whole numbers that ascend within each batch are read once, and the
+        ranges of the batches compared. Else, and with entities, memory is at most 16 bytes for each of 2^24
+        rows, and 16 more with entities: a larger table is read as many times as it is larger, for a part of
+        the ids each.
 
         Parameters
         ----------
         batches
-            As of `sums`; other columns may be missing. They are iterated over once for each part.
+            As of `sums`; other columns may be missing. They are iterated over once, and once for each part.
         each
             Calls a function with each part: `map`, or that of an executor, to which the batches are sent.
 
@@ -615,10 +618,24 @@ class Job:
         rows = self._plain.rows
         if rows > _MOST_CHECKED:
             return False
+        if self._plain.entity is None and self._ascend(batches):
+            return True
         parts = -(-rows // _COMPARED)
         found = sum(each(partial(self._repeated, batches, parts), range(parts)), np.zeros(2, dtype=np.int64))
         _refuse_repeated(found, self._plain)
         return True
+
+    def _ascend(self, batches: Iterable[Any]) -> bool:
+        """Whether ids ascend within each batch, and ranges of batches never meet: all are different."""
+        ranges = []
+        for batch in batches:
+            read = self._read(batch, (), self._plain.row_id)
+            if read.ends is not None:
+                ranges.append(read.ends)
+            elif len(read.blocks):
+                return False
+        ranges.sort()
+        return all(last < first for (_, last), (first, _) in itertools.pairwise(ranges))
 
     def _repeated(self, batches: Iterable[Any], parts: int, part: int) -> Counts:
         """`_repeated` of a part of ids and entities, by the remainder of their hashes."""

@@ -42,6 +42,9 @@ class TableBatch(NamedTuple):
         What ids and entities are, in words.
     blocks
         Hashes of the blocks of ids (n,): all rows of a block are in the sample, or none is.
+    ends
+        The first and the last row id, if they are whole numbers and each is larger than the one before, as
+        numbers without a sign; else None.
     """
 
     columns: list[NDArray[Any]]
@@ -49,14 +52,16 @@ class TableBatch(NamedTuple):
     hashes: Words
     kind: str
     blocks: Words
+    ends: tuple[int, int] | None
 
 
 class Ids(NamedTuple):
-    """Hashes of row ids or entities (n,), what these are, `"numbers"` or `"texts"`, and hashes of blocks."""
+    """Hashes of row ids or entities (n,), what these are, `"numbers"` or `"texts"`, and as in a batch."""
 
     hashes: Words
     kind: str
     blocks: Words
+    ends: tuple[int, int] | None = None
 
 
 def read_batch(
@@ -98,7 +103,7 @@ def read_batch(
     rows = _hashes(row_id, ids, salt, shift=shift)
     both = [rows, *(_hashes(entity, cells, salt, "entities") for cells in owners)]
     kind = " of entities that are ".join(each.kind for each in both) if len(labels) else ""
-    return TableBatch(columns, labels, np.array([each.hashes for each in both]), kind, rows.blocks)
+    return TableBatch(columns, labels, np.array([each.hashes for each in both]), kind, rows.blocks, rows.ends)
 
 
 def _columns_of(batch: Any) -> tuple[Mapping[Any, Any], Callable[[Any], Any]]:
@@ -263,6 +268,7 @@ def _hashes(
     """
     unique = what == "row ids"
     wanted = f"{what} are whole numbers or texts"
+    ends = None
     fix = f"give a column that names {'each row' if unique else 'the entity of each row'}, without gaps"
     if len(ids) == 0:
         return Ids(np.empty(0, dtype=np.uint64), "", np.empty(0, dtype=np.uint64))
@@ -281,6 +287,7 @@ def _hashes(
         ordered = not unique or bool((kept[1:] > kept[:-1]).all())
         room = np.zeros(0 if ordered else 2 ** len(hashes).bit_length(), dtype=np.uint64)
         twice = 0 if ordered else table_sums.repeated(hashes, room)
+        ends = (int(kept[0]), int(kept[-1])) if unique and ordered else None
     else:
         if any(type(value) is not str for value in ids):
             if all(type(value) is int for value in ids):
@@ -308,7 +315,7 @@ def _hashes(
             fix="join tables one to one, and give every row an id of its own: who is in two rows is not "
             "protected as a whole",
         )
-    return Ids(hashes, kind, blocks)
+    return Ids(hashes, kind, blocks, ends)
 
 
 def fingerprint(hashes: Words) -> int:
