@@ -44,7 +44,7 @@ class StartModel:
     moments
         Released second moments that the weights were computed from; None: there are none.
     leaves
-        Of a private forest: weights of the leaves, (trees, leaves), beside those of the features, in order.
+        Of a private forest: weights of the leaves, (trees, leaves), besides those of the features, in order.
         None: it is no forest.
     link
         From a score to a probability; None: it gives no probabilities.

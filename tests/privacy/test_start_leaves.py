@@ -298,7 +298,7 @@ def test_a_forest_of_other_trees_is_refused_and_the_learner_is_as_before(
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_copy_of_a_forest_goes_on_with_the_same_bits(same: bool, model: models.Model) -> None:
-    """As after a crash, also of a lane that computes models beside its work, before and after a drop."""
+    """As after a crash, also of a lane that computes models in another thread, before and after a drop."""
     stream = table(5000, seed=2, flip=1.0 if same else -1.0)
     learner = lane(model)
     for slots in (0, WARM, WARM + 100, 4000):

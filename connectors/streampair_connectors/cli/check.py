@@ -417,13 +417,14 @@ def further_attempts(config: Config, account: Path | None = None) -> FurtherAtte
 
 def _check_attempts(config: Config, account: Path | None, report: Report) -> FurtherAttempts | None:
     """Say what further attempts at the table of learner.start spend."""
+    what = "learner.start" if config.learner.start else "account"
     try:
         further = further_attempts(config, account)
     except StoreError as error:
-        report.bad("learner.start", error)
+        report.bad(what, error)
         return None
     if further is not None:
-        report.doubtful("learner.start" if config.learner.start else "account", further.text)
+        report.doubtful(what, further.text)
     return further
 
 

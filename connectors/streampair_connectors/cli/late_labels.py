@@ -270,8 +270,8 @@ class DueEvents:
         self._labels = _LabelFile(config, table, labels, self._ids)
         self._last: Record | None = None  # of its batch
         self._ordinal = 0
-        self._joined = self._absent = 0
-        self._stopped = None if table.stopped is None else 0
+        self._joined = self._absent = self._stopped = 0
+        self._has_stopped = table.stopped is not None
         self.events = 0
 
     def batches(self) -> Iterator[list[OrderedRecord]]:
@@ -319,7 +319,7 @@ class DueEvents:
         if what != "score":
             label = event.y if isinstance(event.id, bytes) else LABEL_NO_ID
             if event.y == LABEL_STOPPED:
-                self._stopped = (self._stopped or 0) + 1
+                self._stopped += 1
             else:
                 self._joined += bool(event.y)
                 self._absent += not event.y
@@ -358,14 +358,14 @@ class DueEvents:
         """Numbers for the summary of a replay."""
         labels = self._labels
         invalid = labels.errors.total()
-        used = self._joined + (self._stopped or 0)
+        used = self._joined + self._stopped
         counts: dict[str, int | str] = {
             "labels_used": self._joined,
             "events_without_label": self._absent,
             "labels_repeated": self.join.repeated,
             "labels_unused": labels.read - used - self.join.repeated - invalid,
         }
-        if self._stopped is not None:
+        if self._has_stopped:
             counts["events_stopped"] = self._stopped
         if invalid:
             counts["labels_invalid"] = invalid
