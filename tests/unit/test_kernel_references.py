@@ -2170,6 +2170,19 @@ def test_boosted_trees_of_many_columns_against_their_reference(task: int) -> Non
     assert {isinstance(part.mark, frozenset) for part in parts} == {True, False}
 
 
+def test_texts_are_ordered_by_smoothed_ratios() -> None:
+    """Texts of few records and of many: without the smoothing the few would be first and last."""
+    rng = np.random.default_rng(1)
+    sums = np.zeros((boosted_kernels.BINS, 2))
+    sums[:40, 1] = np.exp(rng.uniform(-1.0, 6.0, 40))
+    sums[:40, 0] = rng.normal(size=40) * np.sqrt(sums[:40, 1])
+    bins, many = np.zeros(boosted_kernels.BINS, dtype=np.int64), np.flatnonzero(sums[:, 1] >= 2.0).tolist()
+    count, filled = boosted_kernels._order(sums, 2.0, bins)
+    assert (count, filled) == (len(many), 40)
+    assert bins[:count].tolist() == sorted(many, key=lambda q: sums[q, 0] / (sums[q, 1] + 10.0))
+    assert bins[:count].tolist() != sorted(many, key=lambda q: sums[q, 0] / sums[q, 1])
+
+
 @pytest.mark.parametrize("n", [3, 40, 49, 200, 2000])
 def test_edges_against_their_reference(n: int) -> None:
     rng = np.random.default_rng(n)
