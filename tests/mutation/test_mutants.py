@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import subprocess
@@ -63,13 +64,15 @@ def listed(session: pytest.Session) -> set[str]:
 
 
 def test_every_fault_has_a_place(run: ModuleType) -> None:
-    """All that have none are told at once: the whole run would end at the first of them."""
+    """And is Python. All that are not are told at once: the whole run would end at the first of them."""
     lost = []
     for fault in LISTED:
         mutant = run.Mutant(**fault)
         try:
-            run.place(mutant, ROOT)
-        except LookupError as error:
+            path = run.place(mutant, ROOT)
+            if path.suffix == ".py":
+                ast.parse(path.read_text().replace(mutant.old, mutant.new))
+        except (LookupError, SyntaxError) as error:
             lost.append(f"{mutant.what}: {error}")
     assert not lost, "\n".join(lost)
 
