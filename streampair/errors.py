@@ -100,6 +100,8 @@ class RecordError(StreampairError, ValueError):
         retriable: bool | None = None,
         row: int | None = None,
     ) -> None:
+        if row is not None and f"row {row}" not in problem:
+            raise ValueError(f"row {row} is not in the message: {problem}")
         super().__init__(problem, fix=fix, retriable=retriable)
         self.stage, self.row = stage, row
 

@@ -41,7 +41,7 @@ from typer.testing import CliRunner
 
 from streampair import auc, history, metric, models
 from streampair.engine import Record
-from streampair.errors import ConfigError, SnapshotError, StoreError, StreampairError
+from streampair.errors import ConfigError, RecordError, SnapshotError, StoreError, StreampairError
 from streampair.history import jobs
 from streampair.history.account import AttemptAccount
 from streampair.privacy.accounting import promised_epsilon
@@ -1058,6 +1058,8 @@ def test_errors_name_the_file_and_the_row(folder: Path, monkeypatch: pytest.Monk
     Path("start.json.sums").unlink(missing_ok=True)
     place = f"in rows 950 to 1099 of {file} (row group 2, rows from 0)"
     assert f"{place}: in a batch 1 row has all features" in error("t")
+    with pytest.raises(ValueError, match="row 5 is not in the message: row 4 is empty"):
+        RecordError("row 4 is empty", fix="fill it", row=5)
 
 
 def test_a_bad_cell_of_csv_is_not_quoted(folder: Path) -> None:
