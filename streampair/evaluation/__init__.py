@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from streampair.evaluation.comparison import AUCDifference, delong
+from streampair.evaluation.drift import FeatureDrift, FeatureMoved
+from streampair.evaluation.expected import ExpectedQuality, QualityBeforeLabels, expected_auc
 from streampair.evaluation.label_delay import delayed_labels, delayed_progressive_val_score
 from streampair.evaluation.quality import AUCWindow, Quality, average_precision, quality_of
 from streampair.evaluation.regret import Regret, RegretEstimate
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AUCDifference",
     "AUCWindow",
+    "ExpectedQuality",
+    "FeatureDrift",
+    "FeatureMoved",
     "Quality",
+    "QualityBeforeLabels",
     "Regret",
     "RegretEstimate",
     "RollingAUC",
@@ -27,6 +33,7 @@ __all__ = [
     "delayed_labels",
     "delayed_progressive_val_score",
     "delong",
+    "expected_auc",
     "quality_of",
 ]
 
