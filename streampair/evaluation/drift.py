@@ -14,7 +14,7 @@ import itertools
 import math
 import zlib
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -47,7 +47,32 @@ _LARGEST = float(np.finfo(np.float64).max)
 Floats = NDArray[np.float64]
 Codes = NDArray[np.uint8]
 Texts = NDArray[np.int64]
-_Block = tuple[Sequence[Any], Floats, Texts | None]
+Records = Sequence[Mapping[Any, Any]]
+
+
+class _Table(NamedTuple):
+    """Events as rows.
+
+    Attributes
+    ----------
+    names
+        Of the d features.
+    numbers
+        (n, d), NaN where a value is no number.
+    texts
+        (n, d), digests of texts, 0 of numbers, -1 of values of other types; None: all are numbers.
+    """
+
+    names: Sequence[Any]
+    numbers: Floats
+    texts: Texts | None
+
+    def picked(self, rows: slice | NDArray[np.intp]) -> _Table:
+        """Some of the rows."""
+        return _Table(self.names, self.numbers[rows], None if self.texts is None else self.texts[rows])
+
+
+_Block = _Table | Records
 
 
 class FeatureMoved(NamedTuple):
@@ -134,7 +159,7 @@ class FeatureDrift:
         self._n = 0  # events that were taken out of the blocks
         self._blocks: deque[_Block] = deque()
         self._waiting = 0
-        self._records: list[Mapping[Any, Any]] = []
+        self._records: list[Mapping[Any, Any]] = []  # of `update`
         self._bins: _Bins | None = None
         self._codes: Codes = np.empty((0, 0), dtype=np.uint8)
         self._counted: NDArray[np.int64] | None = None
@@ -166,7 +191,8 @@ class FeatureDrift:
     def update_records(self, records: Sequence[Mapping[Any, Any]]) -> None:
         """Add events, oldest first, as `update`. They must not be changed for as long as they may wait."""
         self._flush()
-        self._add_records(records)
+        if records:
+            self._add(records)
 
     def update_rows(self, names: Sequence[Any], values: Floats) -> None:
         """Add events as rows of numbers, oldest first.
@@ -180,32 +206,27 @@ class FeatureDrift:
         """
         self._flush()
         if len(values):
-            self._add((names, values, None))
+            self._add(_Table(names, values, None))
 
     def _flush(self) -> None:
         if self._records:
             records, self._records = self._records, []
-            self._add_records(records)
-
-    def _add_records(self, records: Sequence[Mapping[Any, Any]]) -> None:
-        # Which features are watched must not depend on how events are cut into batches.
-        cut = max(_FIRST - self.n, 0) if self._bins is None else 0
-        for part in (records[:cut], records[cut:]):
-            if part:
-                self._add(_of_records(part))
+            self._add(records)
 
     def _add(self, block: _Block) -> None:
         self._blocks.append(block)
-        self._waiting += len(block[1])
+        self._waiting += _length(block)
         if self._n < self.reference:
             if self._waiting >= self.window:
                 self._settle()
             return
         # Nothing that is older than the window will be asked for.
-        while self._waiting - len(self._blocks[0][1]) >= self.window:
-            dropped = len(self._blocks.popleft()[1])
-            self._waiting -= dropped
-            self._n += dropped
+        while self._waiting - _length(self._blocks[0]) >= self.window:
+            self._leave(self._blocks.popleft())
+
+    def _leave(self, block: _Block) -> None:
+        self._waiting -= _length(block)
+        self._n += _length(block)
 
     # ---- figures ---------------------------------------------------------------------------------------
 
@@ -262,25 +283,27 @@ class FeatureDrift:
                 return
             self._bins = _Bins(_joined(self._blocks, _FIRST))
             self._codes = np.empty((0, len(self._bins.names)), dtype=np.uint8)
-        if self._blocks:
-            self._take(self._bins, *_stacked([self._bins.columns(block) for block in self._blocks]))
-        self._blocks.clear()
-        self._waiting = 0
-
-    def _take(self, bins: _Bins, numbers: Floats, texts: Texts | None) -> None:
-        end = self._n + len(numbers)
-        if self._n < self.reference:
-            places = np.arange(self._n, min(end, self.reference))
-            # Without those that the bins are made of: texts that come once are known of them alone.
-            counted = (places >= _FIRST) & (places % max(self.reference // SAMPLE, 1) == 0)
-            chosen = np.flatnonzero(counted)
-            bins.count(numbers[chosen], None if texts is None else texts[chosen])
-        begin = max(len(numbers) - self.window, self.reference - self._n, 0)
-        if begin < len(numbers):
-            latest = bins.codes(numbers[begin:], None if texts is None else texts[begin:])
-            self._codes = np.concatenate((self._codes, latest))[-self.window :]
+        latest = []
+        while self._blocks:
+            block = self._blocks.popleft()
+            if self._n < self.reference:
+                self._count(self._bins, block)
+            begin = max(self._waiting - self.window, self.reference - self._n, 0)
+            if begin < _length(block):
+                latest.append(self._bins.columns(_picked(block, slice(begin, None))))
+            self._leave(block)
+        if latest:
+            codes = self._bins.codes(*_stacked(latest))
+            self._codes = np.concatenate((self._codes, codes))[-self.window :]
             self._counted = None
-        self._n = end
+
+    def _count(self, bins: _Bins, block: _Block) -> None:
+        """Count the events of a block that are in the reference."""
+        places = np.arange(self._n, min(self._n + _length(block), self.reference))
+        # Without those that the bins are made of: texts that come once are known of them alone.
+        counted = (places >= _FIRST) & (places % max(self.reference // SAMPLE, 1) == 0)
+        if counted.any():
+            bins.count(*bins.columns(_picked(block, np.flatnonzero(counted))))
 
     # ---- state -----------------------------------------------------------------------------------------
 
@@ -293,8 +316,8 @@ class FeatureDrift:
         self._settle()
         state: dict[str, Any] = {"reference": self.reference, "window": self.window, "n": self._n}
         if self._bins is None:
-            names, numbers, texts = _joined(self._blocks, self._waiting)
-            first = {"names": list(map(_plain, names)), "numbers": numbers, "texts": texts}
+            table = _joined(self._blocks, self._waiting)
+            first = table._asdict() | {"names": list(map(_plain, table.names))}
             return {**state, "first": first, "bins": None, "codes": None}
         return {**state, "first": None, "bins": self._bins.to_state(), "codes": self._codes}
 
@@ -331,7 +354,7 @@ class FeatureDrift:
         if numbers.shape[1] != len(first["names"]):
             raise ValueError("rows of other features")
         if len(numbers):
-            self._add((first["names"], numbers, texts))
+            self._add(_Table(first["names"], numbers, texts))
 
 
 class _Bins:
@@ -339,12 +362,12 @@ class _Bins:
 
     Parameters
     ----------
-    block
+    table
         The first events.
     """
 
-    def __init__(self, block: _Block) -> None:
-        names, numbers, texts = block
+    def __init__(self, table: _Table) -> None:
+        names, numbers, texts = table
         self.names = list(names)
         self._edges = [_edges(numbers[:, j]) for j in range(len(names))]
         # Codes of texts by their digest.
@@ -357,9 +380,9 @@ class _Bins:
         self._index: dict[Any, int] = {name: j for j, name in enumerate(self.names)}
         self._matched: tuple[Sequence[Any], NDArray[np.intp], NDArray[np.intp]] | None = None
 
-    def columns(self, block: _Block) -> tuple[Floats, Texts | None]:
-        """Numbers and texts of a block, in the columns of the bins."""
-        names, numbers, texts = block
+    def columns(self, table: _Table) -> tuple[Floats, Texts | None]:
+        """Numbers and texts, in the columns of the bins."""
+        names, numbers, texts = table
         if self._matched is None or names is not self._matched[0]:
             pairs = [(self._index[name], k) for k, name in enumerate(names) if name in self._index]
             ours, theirs = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
@@ -444,7 +467,7 @@ class _Bins:
     def of_state(cls, state: Mapping[str, Any]) -> _Bins:
         """The bins of `to_state`."""
         names = list(state["names"])
-        bins = cls((names, np.empty((0, len(names))), None))
+        bins = cls(_Table(names, np.empty((0, len(names))), None))
         bins._edges = np.split(state["edges"], np.cumsum(state["sizes"])[:-1]) if names else []
         for j, text, code in state["texts"].tolist():
             bins._texts[j][text] = code
@@ -497,8 +520,19 @@ def _counted(codes: Codes) -> NDArray[np.int64]:
     return np.bincount(flat.ravel(), minlength=width * _WIDTH).reshape(width, _WIDTH)
 
 
-def _of_records(records: Sequence[Mapping[Any, Any]]) -> _Block:
-    """Records as a block; the names in the order in which they occur."""
+def _length(block: _Block) -> int:
+    return len(block.numbers if isinstance(block, _Table) else block)
+
+
+def _picked(block: _Block, rows: slice | NDArray[np.intp]) -> _Table:
+    """Some rows of a block."""
+    if isinstance(block, _Table):
+        return block.picked(rows)
+    return _of_records(block[rows] if isinstance(rows, slice) else [block[row] for row in rows.tolist()])
+
+
+def _of_records(records: Records) -> _Table:
+    """Records as a table; the names in the order in which they occur."""
     index: dict[Any, int] = {}
     for name in itertools.chain.from_iterable(records):
         index.setdefault(name, len(index))
@@ -512,7 +546,7 @@ def _of_records(records: Sequence[Mapping[Any, Any]]) -> _Block:
     if digests is not None:
         texts = np.zeros(table.shape, dtype=np.int64)
         texts[rows, columns] = digests
-    return list(index), table, texts
+    return _Table(list(index), table, texts)
 
 
 def _read(values: list[Any]) -> tuple[Floats, Texts | None]:
@@ -536,31 +570,31 @@ def _read(values: list[Any]) -> tuple[Floats, Texts | None]:
     return numbers, texts
 
 
-def _joined(blocks: Collection[_Block], rows: int) -> _Block:
-    """The first rows of blocks as one, of at most so many features."""
+def _joined(blocks: Iterable[_Block], rows: int) -> _Table:
+    """The first rows of blocks as one table, of at most so many features."""
+    parts: list[_Table] = []
     index: dict[Any, int] = {}
     count = 0
-    for names, numbers, _ in blocks:
+    for block in blocks:
         if count >= rows:
             break
-        for name in names:
+        part = _picked(block, slice(0, rows - count))
+        parts.append(part)
+        count += len(part.numbers)
+        for name in part.names:
             if len(index) < _MOST:
                 index.setdefault(name, len(index))
-        count += len(numbers)
-    count = min(count, rows)
-    table, digests = np.full((count, len(index)), np.nan), np.zeros((count, len(index)), dtype=np.int64)
+    numbers, texts = np.full((count, len(index)), np.nan), np.zeros((count, len(index)), dtype=np.int64)
     begin = 0
-    for names, numbers, texts in blocks:
-        if begin >= count:
-            break
-        pairs = [(index[name], k) for k, name in enumerate(names) if name in index]
+    for part in parts:
+        pairs = [(index[name], k) for k, name in enumerate(part.names) if name in index]
         ours, theirs = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
-        end = min(begin + len(numbers), count)
-        table[begin:end, ours] = numbers[: end - begin, theirs]
-        if texts is not None:
-            digests[begin:end, ours] = texts[: end - begin, theirs]
+        end = begin + len(part.numbers)
+        numbers[begin:end, ours] = part.numbers[:, theirs]
+        if part.texts is not None:
+            texts[begin:end, ours] = part.texts[:, theirs]
         begin = end
-    return list(index), table, digests if digests.any() else None
+    return _Table(list(index), numbers, texts if texts.any() else None)
 
 
 def _plain(name: Any) -> Any:
