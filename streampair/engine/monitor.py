@@ -97,7 +97,7 @@ class Monitor:
         probabilities
             From scores to the model's current probabilities; None: it gives none.
         """
-        return quality_of(*self.auc.events(), probabilities, threshold=self._threshold)
+        return quality_of(*self.auc.events(), probabilities=probabilities, threshold=self._threshold)
 
     def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
         """Restore the AUC and the regret from a snapshot."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.evaluation.quality import placements
+from streampair.evaluation.quality import checked_weights, placements, stderr_of_means
 
 __all__ = ["AUCDifference", "delong"]
 
@@ -47,7 +47,10 @@ class AUCDifference(NamedTuple):
 
 
 def delong(
-    labels: Sequence[bool] | Flags, first: Sequence[float] | Floats, second: Sequence[float] | Floats
+    labels: Sequence[bool] | Flags,
+    first: Sequence[float] | Floats,
+    second: Sequence[float] | Floats,
+    weights: Sequence[float] | Floats | None = None,
 ) -> AUCDifference | None:
     """Compare two AUCs on the same events.
 
@@ -57,11 +60,19 @@ def delong(
         (n,), whether each event is positive.
     first, second
         (n,), the scores of the two learners, finite.
+    weights
+        (n,), finite and above 0: one over the probability with which an event is seen, the same for both
+        learners. None: all are 1.
 
     Returns
     -------
     AUCDifference or None
         None where a class has fewer than two events.
+
+    Raises
+    ------
+    ConfigError
+        If there is not one weight for each event, or one is not finite or not above 0.
 
     Notes
     -----
@@ -70,6 +81,9 @@ def delong(
     negatives, with S10 and S01 the sample variances of the differences of the two learners' V10 and V01:
     equation 9 of the paper with the contrast (-1, 1). It takes O(n log n) time. Events count as independent:
     in a stream whose events come in bursts, the true error is larger.
+
+    With weights, a pair of events weighs the product of its weights, and the variances are those of the
+    jackknife, as in `quality_of`; with equal weights they are S10 / m and S01 / n.
 
     References
     ----------
@@ -85,19 +99,15 @@ def delong(
     (0.7778, 1.0, 0.3711)
     """
     flags = np.asarray(labels, dtype=np.bool_)
+    weights = checked_weights(weights, len(flags))
     positives, negatives = int(flags.sum()), int(len(flags) - flags.sum())
     if min(positives, negatives) < 2:
         return None
-    placed = [placements(np.asarray(scores, dtype=np.float64), flags) for scores in (first, second)]
-    a, b = (float(values[flags].mean()) for values in placed)
-    gap, error = b - a, _stderr(placed[1] - placed[0], flags)
-    # Without any variance the learners differ by the same amount on every pair.
-    p_value = math.erfc(abs(gap) / (error * math.sqrt(2.0))) if error > 0.0 else float(abs(gap) < 1e-12)
-    stderr_a, stderr_b = (_stderr(values, flags) for values in placed)
+    placed = [placements(np.asarray(scores, dtype=np.float64), flags, weights) for scores in (first, second)]
+    of_positives = None if weights is None else weights[flags]
+    a, b = (float(np.average(values[flags], weights=of_positives)) for values in placed)
+    gap, error = b - a, stderr_of_means(placed[1] - placed[0], flags, weights)
+    # Without any variance, but for rounding, the learners differ by the same amount on every pair.
+    p_value = math.erfc(abs(gap) / (error * math.sqrt(2.0))) if error > 1e-12 else float(abs(gap) < 1e-12)
+    stderr_a, stderr_b = (stderr_of_means(values, flags, weights) for values in placed)
     return AUCDifference(len(flags), a, b, stderr_a, stderr_b, gap, error, p_value)
-
-
-def _stderr(values: Floats, flags: Flags) -> float:
-    """Standard error of the mean over pairs, from the mean over the other class of each event."""
-    groups = values[flags], values[~flags]
-    return math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in groups))

@@ -23,7 +23,12 @@ class RollingAUC(metrics.base.BinaryMetric):
     probabilities and raw scores give the same value. It is NaN until the window holds both classes, since 0.5
     would look like a useless model.
 
+    An event may have a weight, one over the probability with which it is seen; a pair weighs the product of
+    its weights. Where a score stops events and a tenth of those is let pass to learn how they end, these have
+    weight 10. The AUC is then that of all events, but for chance: consistent, not unbiased.
+
     `update` takes O(log window) expected time for any order of the scores, `get` O(1). Memory is O(window).
+    While an event of the window has a weight other than 1, `get` and `revert` take O(window log window).
 
     Parameters
     ----------
@@ -54,6 +59,14 @@ class RollingAUC(metrics.base.BinaryMetric):
     ...     metric.update(y, p)
     >>> metric
     RollingAUC: 87.50%
+
+    Of the fraud that is stopped above .5, one half is let pass, and stands for all of it:
+
+    >>> metric = RollingAUC(window=100)
+    >>> for y, p in [(True, 0.4), (False, 0.45), (True, 0.8), (False, 0.1)]:
+    ...     metric.update(y, p, w=2.0 if p >= 0.5 else 1.0)
+    >>> metric
+    RollingAUC: 83.33%
     """
 
     def __init__(self, window: int = 1000, positive: Any = True, negative: Any = None) -> None:
@@ -74,8 +87,8 @@ class RollingAUC(metrics.base.BinaryMetric):
 
     @property
     def works_with_weights(self) -> bool:
-        """False."""
-        return False
+        """True."""
+        return True
 
     def update(self, y_true: Any, y_pred: Any, w: float = 1.0) -> None:
         """Add one event, and forget the oldest when the window is full.
@@ -87,32 +100,40 @@ class RollingAUC(metrics.base.BinaryMetric):
         y_pred
             A score, or River's table of probabilities by label.
         w
-            Must be 1.
+            Weight, finite and above 0: one over the probability with which such an event is seen.
 
         Raises
         ------
         RecordError
-            If the label is unknown or neither of the two, the score is NaN or no number, or a table has
-            probabilities of other labels; the metric is unchanged.
+            If the label is unknown or neither of the two, the score is NaN or no number, a table has
+            probabilities of other labels, or the weight is not finite or not above 0; the metric is
+            unchanged.
         """
-        if w != 1.0:
-            raise RecordError("RollingAUC takes no weights", fix="leave w out", stage="learn")
         score = self._score(y_pred)
-        self._latest.add(self._labels.sign(y_true) > 0.0, score)
+        self._latest.add(self._labels.sign(y_true) > 0.0, score, w)
 
-    def extend(self, labels: Sequence[bool], scores: Sequence[float]) -> None:
-        """Add many events, with labels True or False and scores that are not NaN."""
-        self._latest.extend(labels, scores)
+    def extend(
+        self, labels: Sequence[bool], scores: Sequence[float], weights: Sequence[float] | None = None
+    ) -> None:
+        """Add many events, with labels True or False, scores that are not NaN, and weights as in `update`.
+
+        Raises
+        ------
+        ConfigError
+            If there is not one weight for each event, or one is not finite or not above 0; the metric is
+            unchanged.
+        """
+        self._latest.extend(labels, scores, weights)
 
     def revert(self, y_true: Any, y_pred: Any, w: float = 1.0) -> None:
-        """Remove the latest event with this label and score.
+        """Remove the latest event with this label, score and weight.
 
         Raises
         ------
         RecordError
             If the window holds no such event.
         """
-        if not self._latest.revert(self._labels.sign(y_true) > 0.0, self._score(y_pred)):
+        if not self._latest.revert(self._labels.sign(y_true) > 0.0, self._score(y_pred), w):
             raise RecordError(
                 "the window holds no such event", fix="revert only what was added", stage="learn"
             )

@@ -13,6 +13,26 @@ from hypothesis import strategies as st
 from streampair.evaluation import delong
 
 
+def left_out(labels: Any, first: Any, second: Any, weights: Any) -> tuple[float, float, float]:
+    """Both AUCs and the variance of their difference: leaving out one event after the other, pair by pair."""
+
+    def auc(scores: Any, without: int = -1) -> float:
+        wins = total = 0.0
+        for i, positive in enumerate(labels):
+            for j in (j for j, other in enumerate(labels) if positive and not other):
+                weight = weights[i] * weights[j] * (without not in (i, j))
+                wins += weight * ((scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]))
+                total += weight
+        return wins / total
+
+    gap, variance = auc(second) - auc(first), 0.0
+    for kind in (True, False):
+        places = [i for i, label in enumerate(labels) if label == kind]
+        moves = [auc(second, i) - auc(first, i) - gap for i in places]
+        variance += (len(places) - 1) / len(places) * sum(move**2 for move in moves)
+    return auc(first), auc(second), variance
+
+
 def plain(labels: Any, first: Any, second: Any) -> tuple[float, float, float]:
     """Both AUCs and the variance of their difference: equations 3 to 9 of the paper, pair by pair."""
     positives = [i for i, label in enumerate(labels) if label]
@@ -33,14 +53,20 @@ def plain(labels: Any, first: Any, second: Any) -> tuple[float, float, float]:
 
 
 scores = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 7.0]), min_size=20, max_size=20)
+weighing = st.lists(st.sampled_from([1.0, 1.0, 0.5, 20.0]), min_size=20, max_size=20)
 
 
 @settings(max_examples=50, deadline=None)
-@given(scores, scores, st.integers(2, 18))
-def test_it_is_the_formula_of_the_paper(first: list[float], second: list[float], positives: int) -> None:
+@given(scores, scores, st.integers(2, 18), st.none() | weighing)
+def test_it_is_the_formula_of_the_paper(
+    first: list[float], second: list[float], positives: int, weights: list[float] | None
+) -> None:
+    """And with weights the jackknife, which is the paper's formula where all are equal."""
     labels = [i < positives for i in range(20)]
-    found = delong(labels, first, second)
-    a, b, variance = plain(labels, first, second)
+    found = delong(labels, first, second, weights)
+    a, b, variance = left_out(labels, first, second, weights or [3.0] * 20)
+    if weights is None:
+        assert plain(labels, first, second) == pytest.approx((a, b, variance), abs=1e-12)
     assert found is not None
     assert (found.first, found.second) == pytest.approx((a, b), abs=1e-12)
     assert found.difference == pytest.approx(b - a, abs=1e-12)

@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.evaluation import AUCWindow, Regret, RegretEstimate, RollingAUC
+from streampair.evaluation import AUCWindow, Regret, RegretEstimate, RollingAUC, delong
 from streampair.evaluation.comparator import Pairs, minimise
 from streampair.evaluation.reservoirs import StepReservoir
 from streampair.kernels import rolling_auc
@@ -29,62 +29,70 @@ Array = NDArray[np.float64]
 
 # ---- AUC -----------------------------------------------------------------------------------------------
 
-events = st.lists(
-    st.tuples(
-        st.booleans(),
-        st.integers(-3, 3).map(float) | st.floats(allow_nan=False) | st.sampled_from([0.0, -0.0]),
-    ),
-    max_size=60,
-)
+Event = tuple[bool, float, float]  # label, score, weight
 
 
-def naive_auc(rows: list[tuple[bool, float]]) -> float:
+def weighing(weights: st.SearchStrategy[float]) -> st.SearchStrategy[list[Event]]:
+    numbers = st.integers(-3, 3).map(float) | st.floats(allow_nan=False) | st.sampled_from([0.0, -0.0])
+    return st.lists(st.tuples(st.booleans(), numbers, weights), max_size=60)
+
+
+events = weighing(st.just(1.0)) | weighing(st.sampled_from([1.0, 1.0, 50.0, 1.0 / 3.0]))
+
+
+def naive_auc(rows: list[Event]) -> float:
     """Every pair, one by one."""
-    wins = [1.0 if s > s2 else 0.5 if s == s2 else 0.0 for y, s in rows if y for y2, s2 in rows if not y2]
-    return sum(wins) / len(wins) if wins else math.nan
+    pairs = [((s > s2) + 0.5 * (s == s2), w * w2) for y, s, w in rows if y for y2, s2, w2 in rows if not y2]
+    return sum(win * w for win, w in pairs) / sum(w for _, w in pairs) if pairs else math.nan
 
 
 @settings(deadline=None)
 @given(rows=events, window=st.integers(1, 40))
-def test_the_auc_is_exact(rows: list[tuple[bool, float]], window: int) -> None:
+def test_the_auc_is_exact(rows: list[Event], window: int) -> None:
     metric = RollingAUC(window)
-    for y, score in rows:
-        metric.update(y, score)
+    for y, score, w in rows:
+        metric.update(y, score, w)
         metric.get()
     tail = rows[-window:]
     assert metric.n == len(tail)
     expected = naive_auc(tail)
-    assert metric.get() == expected or (math.isnan(expected) and math.isnan(metric.get()))
-    if not math.isnan(expected) and all(map(math.isfinite, (s for _, s in tail))):
-        labels, scores = zip(*tail, strict=True)
-        assert metric.get() == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    if all(w == 1.0 for *_, w in tail):
+        assert repr(metric.get()) == repr(expected)
+    else:  # of floats: exact but for rounding
+        assert metric.get() == pytest.approx(expected, rel=1e-12, abs=1e-12, nan_ok=True)
+    if not math.isnan(expected) and all(math.isfinite(s) for _, s, _ in tail):
+        labels, scores, weights = zip(*tail, strict=True)
+        wanted = roc_auc_score(labels, scores, sample_weight=weights)
+        assert metric.get() == pytest.approx(wanted, abs=1e-12)
 
 
 @settings(deadline=None)
 @given(rows=events, extra=events, window=st.integers(1, 20), cut=st.integers(0, 60))
 def test_the_auc_in_bulk_reverted_and_restored(
-    rows: list[tuple[bool, float]], extra: list[tuple[bool, float]], window: int, cut: int
+    rows: list[Event], extra: list[Event], window: int, cut: int
 ) -> None:
     one, bulk = RollingAUC(window), RollingAUC(window)
-    for y, score in rows:
-        one.update(y, score)
+    for event in rows:
+        one.update(*event)
     for part in (rows[:cut], rows[cut:]):
-        bulk.extend([y for y, _ in part], [score for _, score in part])
+        weights = [w for *_, w in part]
+        bulk.extend([y for y, *_ in part], [score for _, score, _ in part], weights if any(weights) else None)
     reference = RollingAUC(window)
     reference.load_state(bulk.to_state())
-    for y, score in extra:
+    assert ("weights" in bulk.to_state()) == any(w != 1.0 for *_, w in rows[-window:])
+    for event in extra:
         for metric in (one, bulk, reference):
-            metric.update(y, score)
+            metric.update(*event)
     assert repr(one.get()) == repr(bulk.get()) == repr(reference.get())
     if extra and len(rows) + len(extra) <= window:
         one.revert(*extra[-1])
         assert repr(one.get()) == repr(auc_of([*rows, *extra[:-1]], window))
 
 
-def auc_of(rows: list[tuple[bool, float]], window: int) -> float:
+def auc_of(rows: list[Event], window: int) -> float:
     metric = RollingAUC(window)
-    for y, score in rows:
-        metric.update(y, score)
+    for event in rows:
+        metric.update(*event)
     return metric.get()
 
 
@@ -133,9 +141,10 @@ def test_events_may_be_counted_late(window: int, steps: list[tuple[int, str]]) -
     late, reference, rng = AUCWindow(window), AUCWindow(window), np.random.default_rng(window)
     for count, then in steps:
         labels, scores = (rng.random(count) < 0.4).tolist(), rng.integers(0, 6, count).astype(float).tolist()
-        late.extend(labels, scores)
-        for label, score in zip(labels, scores, strict=True):
-            reference.add(label, score)
+        weights = rng.choice([1.0, 4.0], count).tolist() if count % 3 == 0 else [1.0] * count
+        late.extend(labels, scores, weights if count % 3 == 0 else None)
+        for event in zip(labels, scores, weights, strict=True):
+            reference.add(*event)
         if then == "get":
             assert repr(late.get()) == repr(reference.get())
         elif then == "state":
@@ -187,7 +196,7 @@ def test_the_auc_is_a_river_metric() -> None:
     )
     assert metric.get() == pytest.approx(river.get(), abs=1e-3)  # River's is off a little where scores tie
     assert not metric.requires_labels
-    assert not metric.works_with_weights
+    assert metric.works_with_weights
     assert metric.bigger_is_better
     assert metric.works_with(auc.PairOGD())
     assert isinstance(metric + metrics.Accuracy(), metrics.base.Metrics)
@@ -211,10 +220,33 @@ def test_windows_that_hold_nothing_are_refused(window: Any) -> None:
 def test_what_was_never_added_cannot_be_reverted() -> None:
     metric = RollingAUC()
     metric.update(True, 0.5)
-    with pytest.raises(RecordError, match="no such event"):
-        metric.revert(False, 0.5)
-    with pytest.raises(RecordError, match="no weights"):
-        metric.update(True, 0.5, w=2.0)
+    for event in ((False, 0.5), (True, 0.5, 2.0)):
+        with pytest.raises(RecordError, match="no such event"):
+            metric.revert(*event)
+    metric.update(False, 0.5, w=2.0)
+    for event in ((False, 0.5), (True, 0.5, 2.0)):
+        with pytest.raises(RecordError, match="no such event"):
+            metric.revert(*event)
+    metric.revert(False, 0.5, 2.0)
+    assert (metric.n, "weights" in metric.to_state()) == (1, False)
+
+
+def test_a_weight_is_a_finite_number_above_0() -> None:
+    metric = RollingAUC()
+    metric.update(True, 0.3, w=4)
+    for wrong in (0.0, -1.0, math.nan, math.inf, "2", None):
+        with pytest.raises(RecordError, match="weight"):
+            metric.update(False, 0.3, w=wrong)  # type: ignore[arg-type]
+    for many in ([1.0], [1.0, 0.0], [math.nan, 1.0], [[1.0, 1.0]]):
+        with pytest.raises(ConfigError, match="weight"):
+            metric.extend([True, False], [0.3, 0.2], many)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="weight"):
+            delong([True, False], [0.3, 0.2], [0.1, 0.4], many)  # type: ignore[arg-type]
+    assert metric.n == 1
+    state = metric.to_state()
+    for damaged in (np.zeros(1), np.ones(2), np.array([math.inf]), np.ones(1, np.float32)):
+        with pytest.raises(SnapshotError):
+            RollingAUC().load_state(state | {"weights": damaged})
 
 
 def test_a_damaged_auc_is_refused() -> None:

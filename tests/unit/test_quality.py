@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from river import drift
-from sklearn.metrics import average_precision_score, recall_score, roc_auc_score
+from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
 from streampair.evaluation import AUCWindow, Quality, quality_of
-from streampair.evaluation.quality import BINS, placements
+from streampair.evaluation.quality import BINS, placements, stderr_of_means
 
 
 def events(n: int, gap: float, seed: int, *, ties: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -57,15 +58,107 @@ def test_against_slow_references(n: int, ties: bool) -> None:
     assert json.loads(json.dumps(found.as_dict()))["bins"] == BINS
 
 
-@pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("threshold", [-9.0, 0.0, 1.0, 9.0])
-def test_recall_at_the_threshold_of_an_operator(threshold: float, ties: bool) -> None:
+@pytest.mark.parametrize("weight", [None, 1.0, 7.0])
+def test_recall_and_precision_at_the_threshold_of_an_operator(weight: float | None) -> None:
     """A score that is the threshold counts as found."""
-    scores, labels = events(400, 1.0, 2, ties=ties)
-    found = quality_of(scores, labels, threshold=threshold)
+    for ties, threshold in itertools.product((False, True), (-9.0, 0.0, 1.0, 9.0)):
+        scores, labels = events(400, 1.0, 2, ties=ties)
+        weights = None if weight is None else np.where(scores >= 1.0, weight, 1.0)
+        found = quality_of(scores, labels, weights, threshold=threshold)
+        assert found is not None
+        recall = recall_score(labels, scores >= threshold, sample_weight=weights)
+        assert found.recall_at_threshold == pytest.approx(recall)
+        if threshold == 9.0:
+            assert found.precision_at_threshold is None
+        else:
+            precision = precision_score(labels, scores >= threshold, sample_weight=weights)
+            assert found.precision_at_threshold == pytest.approx(precision)
+    plain = quality(scores, labels)
+    assert (plain.recall_at_threshold, plain.precision_at_threshold) == (None, None)
+
+
+def weighted(
+    scores: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> tuple[float, float, list[tuple[float, float, float, int]]]:
+    """AUC by all pairs, its standard error by leaving out each event, and points of the reliability."""
+    wins = (scores[:, None] > scores[None]) + 0.5 * (scores[:, None] == scores[None])
+    pairs = np.outer(weights * labels, weights * ~labels)
+    value, variance = float((wins * pairs).sum() / pairs.sum()), 0.0
+    for kind in (labels, ~labels):
+        others = [np.arange(len(labels)) != i for i in np.flatnonzero(kind)]
+        without = [(wins * pairs)[np.ix_(o, o)].sum() / pairs[np.ix_(o, o)].sum() for o in others]
+        variance += (len(others) - 1) / len(others) * float(((np.array(without) - value) ** 2).sum())
+    p, points = logistic(scores), []
+    for level in range(10):
+        inside = (p * 10).astype(int) == level
+        if inside.any():
+            w, total = weights[inside], weights[inside].sum()
+            error = math.sqrt((w**2 * p[inside] * (1.0 - p[inside])).sum()) / total
+            share = (w * labels[inside]).sum() / total
+            points.append(((w * p[inside]).sum() / total, share, error, int(inside.sum())))
+    return value, math.sqrt(variance), points
+
+
+def test_weights_against_slow_references() -> None:
+    for ties in (False, True):
+        against_references(*events(150, 1.0, 4, ties=ties))
+
+
+def against_references(scores: np.ndarray, labels: np.ndarray) -> None:
+    weights = np.where(scores > -1.0, 5.0, np.random.default_rng(0).uniform(0.5, 1.0, 150))
+    found = quality_of(scores, labels, weights, probabilities=logistic)
     assert found is not None
-    assert found.recall_at_threshold == pytest.approx(recall_score(labels, scores >= threshold))
-    assert quality(scores, labels).recall_at_threshold is None
+    assert (found.explored_positives, found.too_few) == (int((labels & (scores > -1.0)).sum()), False)
+    value, error, points = weighted(scores, labels, weights)
+    assert found.auc_stderr == pytest.approx(error)
+    for row, reference in zip(found.reliability or (), points, strict=True):
+        assert row == pytest.approx(reference)
+    precision = average_precision_score(labels, scores, sample_weight=weights)
+    assert found.average_precision == pytest.approx(precision)
+    placed = placements(scores, labels, weights)
+    for flag in (True, False):
+        assert np.average(placed[labels == flag], weights=weights[labels == flag]) == pytest.approx(value)
+    # A whole weight is so many events, but for the errors, and the unit of all weights is nothing.
+    times = np.where(scores > -1.0, 5, 1)
+    found = quality_of(scores, labels, times.astype(float), probabilities=logistic)
+    many = quality_of(np.repeat(scores, times), np.repeat(labels, times), probabilities=logistic)
+    assert found is not None
+    assert many is not None
+    assert found.average_precision == pytest.approx(many.average_precision)
+    assert (found.positives, found.negatives) == (many.positives, many.negatives)
+    assert found.recall_at_top["0.01"] == pytest.approx(many.recall_at_top["0.01"], abs=0.02)
+    for one, other in zip(found.reliability or (), many.reliability or (), strict=True):
+        assert one[:2] == pytest.approx(other[:2])
+    for unit in (3.0, 1e300):
+        same = quality_of(scores, labels, np.full(150, unit), probabilities=logistic)
+        plain = quality_of(scores, labels, probabilities=logistic)
+        assert same is not None
+        assert plain is not None
+        assert (same.auc_stderr, same.drift) == (pytest.approx(plain.auc_stderr), plain.drift)
+        assert same.reliability == plain.reliability
+
+
+def test_few_explored_positives_say_little() -> None:
+    """Recall, precision and average precision need 30 of them, the standard error of the AUC 3."""
+    scores, labels = np.linspace(0.0, 1.0, 400), np.arange(400) % 4 == 0
+    for count in (0, 2, 3, 29, 30):
+        explored = np.flatnonzero(labels)[-count:] if count else np.flatnonzero(~labels)[-5:]
+        weights = np.ones(400)
+        weights[explored] = 50.0
+        found = quality_of(scores, labels, weights, threshold=0.9)
+        assert found is not None
+        assert (found.explored_positives, found.too_few) == (count, count < 30)
+        known = (found.average_precision, found.recall_at_threshold, found.precision_at_threshold)
+        assert known == (None, None, None) if count < 30 else None not in known
+        assert bool(found.recall_at_top) is (count >= 30)
+        assert (found.auc_stderr is None) is (count < 3)
+    # Where none is explored, weights cannot tell that events are missing.
+    found = quality_of(scores, labels, stopped=True)
+    assert found is not None
+    assert (found.explored_positives, found.too_few, found.auc_stderr) == (0, True, None)
+    plain = quality(scores, labels)
+    assert (plain.explored_positives, plain.too_few) == (None, False)
+    assert plain == quality_of(scores, labels, np.ones(400))
 
 
 def test_the_auc_and_the_number_of_events_behind_it() -> None:
@@ -73,7 +166,7 @@ def test_the_auc_and_the_number_of_events_behind_it() -> None:
     window = AUCWindow(11_000)
     window.extend(labels.tolist(), scores.tolist())
     assert window.get() == pytest.approx(roc_auc_score(labels[-11_000:], scores[-11_000:]))
-    assert quality(*window.events()).events == 11_000
+    assert quality(*window.events()[:2]).events == 11_000
 
 
 def by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -110,6 +203,52 @@ def test_the_standard_error_is_the_spread_of_the_auc(stderr: Any, right: bool) -
     assert bool(abs(said / spread - 1.0) < 0.1) is right
 
 
+def as_if_repeated(values: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    """A mutant: an event of weight w varies as w events do, so that weights are not squared."""
+    parts = [(values[kind], weights[kind]) for kind in (labels, ~labels)]
+    return math.sqrt(sum(np.cov(v, aweights=w, ddof=0) / w.sum() for v, w in parts))
+
+
+def of_an_effective_sample(values: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    """A mutant: DeLong's error, unweighted, of as many events as have the same spread of weights."""
+    parts = [(values[kind], weights[kind]) for kind in (labels, ~labels)]
+    return math.sqrt(sum(np.var(v, ddof=1) * (w**2).sum() / w.sum() ** 2 for v, w in parts))
+
+
+def explored(seed: int, share: float = 0.1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is seen of 3,000 events whose score stops half of the positives, but for a share."""
+    rng = np.random.default_rng(seed)
+    labels = rng.random(3000) < 0.1
+    scores = rng.normal(size=3000) + 2.0 * labels
+    seen = (scores < 2.0) | (rng.random(3000) < share)
+    return scores[seen], labels[seen], np.where(scores < 2.0, 1.0, 1.0 / share)[seen]
+
+
+def test_weights_give_the_auc_of_all_events_and_its_standard_error() -> None:
+    """Over 600 windows: the mean is the truth, which is not that of the events seen, and so is the spread.
+
+    Two standard errors of the mean are .0011, and the spread is known to 3 %.
+    """
+    truth = 0.5 * (1.0 + math.erf(1.0))  # of normal scores whose means are 2 apart
+    found: list[float] = []
+    squares: dict[Any, list[float]] = {
+        f: [] for f in (stderr_of_means, as_if_repeated, of_an_effective_sample)
+    }
+    let_pass = []
+    for scores, labels, weights in map(explored, range(600)):
+        placed = placements(scores, labels, weights)
+        found.append(float(np.average(placed[labels], weights=weights[labels])))
+        let_pass.append(placements(scores, labels)[labels].mean())
+        for stderr, values in squares.items():
+            values.append(stderr(placed, labels, weights) ** 2)
+    assert abs(np.mean(found) - truth) < 0.003
+    assert abs(np.mean(let_pass) - truth) > 0.03
+    off = [math.sqrt(np.mean(values)) / np.std(found) for values in squares.values()]
+    assert abs(off[0] - 1.0) < 0.1
+    assert off[1] < 0.8
+    assert off[2] > 1.2
+
+
 def test_the_standard_error_counts_all_events_of_a_long_window() -> None:
     scores, labels = events(40_000, 1.0, 3)
     assert as_reported(scores, labels) == pytest.approx(as_reported(*events(10_000, 1.0, 4)) / 2.0, rel=0.05)
@@ -123,7 +262,7 @@ def strange(probabilities: Any, seed: int = 0) -> list[float]:
     """By how many standard errors the share of positives is off, of each tenth; labels are as `logistic`."""
     rng = np.random.default_rng(seed)
     scores = 2.0 * rng.normal(size=8000)
-    found = quality_of(scores, rng.random(8000) < logistic(scores), probabilities)
+    found = quality_of(scores, rng.random(8000) < logistic(scores), probabilities=probabilities)
     assert found is not None
     assert found.reliability is not None
     assert sum(n for *_, n in found.reliability) == 8000
@@ -138,7 +277,7 @@ def test_reliability_of_right_and_of_wrong_probabilities() -> None:
 
 def test_reliability_against_a_slow_reference() -> None:
     scores, labels = events(300, 1.0, 5)
-    found = quality_of(scores, labels, lambda values: np.where(values > 2.0, 1.0, logistic(values)))
+    found = quality_of(scores, labels, probabilities=lambda s: np.where(s > 2.0, 1.0, logistic(s)))
     assert found is not None
     probabilities = [1.0 if s > 2.0 else 1.0 / (1.0 + math.exp(-s)) for s in scores]
     rows = []
