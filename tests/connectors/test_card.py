@@ -417,8 +417,10 @@ def test_the_card_of_an_entity_covers_all_of_its_records(entity: Any, covered: b
     report = auc.PairFTRL(2.0, 1e-5, 1000, features=["a"], entity=entity).privacy
     open_ = card_of(report, deployment={})["flavor"]["unprotected quantities"]
     other = "other learners on the same records: their spends add up (mu^2 adds up)"
-    assert open_[3] == (other if covered else f"several records of one person, and {other}")
-    assert f"schema; {open_[3]}." in str(report)
+    several = f"several records of one person, as further attempts after a stop, and {other}"
+    assert open_[3] == "records of others that depend on it otherwise than by released models"
+    assert open_[4] == (other if covered else several)
+    assert f"schema; {open_[3]}; {open_[4]}." in str(report)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 
 from streampair.engine import ExternalState, LaneId, LoggedLane, OrderedRecord
 from streampair.engine.labels import LabelTable, digest_ids
-from streampair.engine.records import LABEL_LATER
+from streampair.engine.records import LABEL_LATER, Scored
 from streampair.engine.testing import decode_json
 from streampair.errors import RecordError
 
@@ -109,6 +109,10 @@ class _Labels:
         self._waiting = deque(sorted(messages, key=lambda message: message.arrives))
         self._ends: dict[int, int] = {}
 
+    def send(self, messages: Sequence[Message]) -> None:
+        """Put messages to those that have not arrived."""
+        self._waiting = deque(sorted([*self._waiting, *messages], key=lambda message: message.arrives))
+
     def read(self, now: int) -> None:
         """Take what has arrived by now."""
         found: dict[int, list[tuple[bytes, int, int, int]]] = {}
@@ -133,6 +137,7 @@ def run(
     absent: object = None,
     directory: Path | None = None,
     sums: bool = True,
+    act: Callable[[Event, float], Message | None] | None = None,
 ) -> Trace:
     """Let a lane score the events when they come and learn them when they are due.
 
@@ -150,6 +155,8 @@ def run(
         Of the table.
     sums
         Whether events are learned one by one, to see the noisy sum after each.
+    act
+        What is done about an event by its score: a label that follows from it, or None.
     """
     lane = LoggedLane(learner, decode_json, LaneId("a", "t"), labels=(absent, False, True, None, None))
     partitions = sorted({event.partition for event in events})
@@ -159,6 +166,7 @@ def run(
     arrivals, dues = (TopicOrder(dict.fromkeys(partitions, (0, 0)), label=kind) for kind in (LABEL_LATER, 0))
     ends = dict.fromkeys(partitions, 0)
     waiting, ordinal, front = list(events), 0, 0
+    by_id = {event.id: event for event in events}
     for now in range(BEGIN, events[-1].time + 5 * AFTER, TICK):
         while waiting and waiting[0].time <= now:
             event = waiting.pop(0)
@@ -194,17 +202,26 @@ def run(
                 msgspec.structs.replace(each, offset=ordinal + number) for number, each in enumerate(part)
             ]
             ordinal += len(part)
-            _process(lane, numbered, trace, sums=sums)
+            scores = _process(lane, numbered, trace, sums=sums)
+            if act is not None:
+                acted = [
+                    act(by_id[record.key or b""], scored.score or 0.0)
+                    for record, scored in zip(numbered, scores, strict=True)
+                    if not record.due
+                ]
+                topic.send([message for message in acted if message is not None])
         trace.slots.append(learner.slots)
     topic.table.close()
     return trace
 
 
-def _process(lane: LoggedLane, records: list[OrderedRecord], trace: Trace, *, sums: bool) -> None:
+def _process(lane: LoggedLane, records: list[OrderedRecord], trace: Trace, *, sums: bool) -> list[Scored]:
     if lane.room is not None and lane.room < len(records):
         lane.commit()
         lane.committed()
-    line = lane.process(records).line
+    output = lane.process(records)
+    line = output.line
     trace.shape.append([] if line is None else [len(frame) for frame in line.frames])
     if sums and records[0].due:
         trace.sums.append(np.array(lane.learner.run.state.released))
+    return output.scores

@@ -177,6 +177,7 @@ def test_the_report_answers_a_question_a_line() -> None:
         "90 of 100 records",
         "whether a record exists",
         "own features",
+        "otherwise than by released models",
     ):
         assert phrase in text
     assert "Lemma 21" in report().details

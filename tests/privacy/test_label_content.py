@@ -17,6 +17,7 @@ import naive
 import numpy as np
 import pytest
 from harness.due_lanes import AFTER, BEGIN, LATENESS, Event, Message, Trace, label, run
+from harness.support import at_row
 
 from streampair import auc, buffers, privacy
 from streampair.engine.labels import LabelTable
@@ -109,11 +110,13 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trace]:
     return functools.cache(lambda name: traced(HOSTILE[name](), tmp_path_factory.mktemp("labels")))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_label_changes_the_slot_of_its_event_alone(
-    name: str, usual: Trace, traces: Callable[[str], Trace]
-) -> None:
-    hostile = traces(name)
+def test_a_label_changes_the_slot_of_its_event_alone(usual: Trace, traces: Callable[[str], Trace]) -> None:
+    for name in HOSTILE:
+        with at_row(name):
+            check_one_slot(traces(name), usual)
+
+
+def check_one_slot(hostile: Trace, usual: Trace) -> None:
     place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (PLACE % 2, PLACE // 2))
     # The order, and the ticks at which events are taken and released.
     assert hostile.order == usual.order
@@ -246,15 +249,16 @@ def _whitened(c: np.ndarray, sums: np.ndarray) -> np.ndarray:
     return np.asarray(c @ np.diff(sums, prepend=0.0))
 
 
-@pytest.mark.parametrize("absent", [None, False])
 @pytest.mark.parametrize("runs", [60, pytest.param(600, marks=pytest.mark.verifier)])
-def test_an_audit_by_labels_stays_below_the_claim(runs: int, absent: object) -> None:
+def test_an_audit_by_labels_stays_below_the_claim(runs: int) -> None:
     """The label of the canary is another, comes late, comes twice or does not come; so do its features."""
-    audit = Audit(absent=absent)
-    assert 0.9 * MU < audit.exact <= MU
-    mu, error = audit.measured(runs)
-    assert abs(mu - audit.exact) < 4.5 * error
-    assert promised_epsilon(mu - REJECT * error, DELTA) < promised_epsilon(MU, DELTA)
+    for absent in (None, False):
+        with at_row(absent):
+            audit = Audit(absent=absent)
+            assert 0.9 * MU < audit.exact <= MU
+            mu, error = audit.measured(runs)
+            assert abs(mu - audit.exact) < 4.5 * error
+            assert promised_epsilon(mu - REJECT * error, DELTA) < promised_epsilon(MU, DELTA)
     for options in ({"unlabelled": 2}, {"unlabelled": 2, "absent": False}):
         assert Audit(**options).exact <= MU
 
@@ -294,12 +298,11 @@ def carried_forward(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"unlabelled": 3}
 
 
-@pytest.mark.parametrize("mutant", [used_twice, carried_forward])
-def test_the_audit_by_labels_catches(
-    mutant: Callable[[pytest.MonkeyPatch], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_audit_by_labels_catches_mutants() -> None:
     """By the distance of what is released without noise, which needs no runs."""
-    assert Audit(**mutant(monkeypatch)).exact > 1.05 * MU
+    for mutant in (used_twice, carried_forward):
+        with at_row(mutant), pytest.MonkeyPatch.context() as patch:
+            assert Audit(**mutant(patch)).exact > 1.05 * MU
 
 
 def test_a_label_of_an_id_that_two_events_have_is_content_of_both() -> None:
