@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -770,6 +771,11 @@ class Job:
         Model
             With its guarantee as `privacy`, and with what was assumed of the table in `metadata`.
 
+        Warns
+        -----
+        PrivacyWarning
+            If a metric has learned nothing, since fewer than two classes exceed the noise.
+
         Raises
         ------
         ConfigError, RecordError, PrivacyError, StoreError
@@ -797,6 +803,16 @@ class Job:
             return made
 
         model: Model = self._attempt(sums, moments_release(state.plan), key, account, new_attempt, finish)
+        document = model._document
+        if isinstance(document, MetricModel) and document.root is None:
+            with contextlib.suppress(PrivacyWarning):  # where warnings are errors: the release is charged
+                warnings.warn(
+                    "fewer than two classes exceed the noise, as the released sums show: the metric has "
+                    "learned nothing, and its scores are the norms of the raw values. Fix: give more rows, a "
+                    "larger epsilon, or fewer classes, in a new job, which is charged",
+                    PrivacyWarning,
+                    stacklevel=2,
+                )
         return model
 
     def _check(self, sums: Sums) -> None:

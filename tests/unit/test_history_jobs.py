@@ -374,7 +374,14 @@ def test_a_metric_of_a_table_is_that_of_a_stream(tmp_path: Path) -> None:
 
     one = Job(learner(), label="y", rows=n, row_id="id", salt="salt")
     parts = [table.iloc[i::3] for i in range(3)]
-    model = history.fit(one, parts, KEY, account=tmp_path / "a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = history.fit(one, parts, KEY, account=tmp_path / "a")
+    with pytest.warns(PrivacyWarning, match=r"fewer than two classes exceed the noise.*Fix: give more rows"):
+        history.fit(one, [table.assign(y=3)], KEY, account=tmp_path / "of one class")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the release is charged, and the model is returned
+        assert history.fit(one, [table.assign(y=3)], KEY, account=tmp_path / "again").slots == n
     # Labels mean what they mean in a lane: texts that spell a number are that number.
     again = history.fit(one, [table.assign(y=table["y"].astype(str))], KEY, account=tmp_path / "b")
     assert models.dumps(again) == models.dumps(model)

@@ -204,7 +204,6 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
             checked = partial(check_ids, job, table.columns(named), pool)
             model = _release(config, job, table, wanted, checked, check_new, read)
             _warn_ends(config, model, job.releases[0].sigma)
-            _warn_identity(config, model)
             result |= {"account": str(account), "attempts": model.metadata["history"]["attempts"]}
             assert model.privacy is not None
             result |= {name: model.privacy[name] for name in ("epsilon_spent", "delta")}
@@ -407,17 +406,6 @@ def _warn_ends(config: Config, model: models.Model, sigma: float) -> None:
             "close to it, or beyond it and cut off",
             next_step="see whether the bounds in input.features are of the same unit as the table, by what "
             "is known without it; with others the table is a new job, which is charged",
-        )
-
-
-def _warn_identity(config: Config, model: models.Model) -> None:
-    """Log that a metric learned nothing, by what was released with noise."""
-    if model.kind == "metric" and json.loads(models.dumps(model)).get("root") is None:
-        log.warning(
-            "metric_not_learned",
-            app=config.app,
-            detail="fewer than two classes exceed the noise, so scores are the norms of the raw values",
-            next_step="give more rows, a larger epsilon, or fewer classes: a new job, which is charged",
         )
 
 
