@@ -155,7 +155,9 @@ def test_a_long_table_in_the_order_of_its_ids_is_read_once(
     true = history.Job.sums
     with monkeypatch.context() as patch:
         patch.setattr(history.Job, "sums", lambda job, batch: read.append(len(batch)) or true(job, batch))
-        model = made("long", "--processes", 1)
+        with monkeypatch.context() as ids:  # its ids are compared on the way
+            ids.setattr(backfill, "_compare_ids", lambda *_: pytest.fail("ids were read once more"))
+            model = made("long", "--processes", 1)
         assert sum(read) == rows
         # Where each row group has rows of both stages, both read it, and the bytes are the same.
         parquet(data.sample(frac=1.0, random_state=1), folder / "shuffled.parquet", group=2**17)
@@ -164,6 +166,27 @@ def test_a_long_table_in_the_order_of_its_ids_is_read_once(
         assert sum(read) == 3 * rows
     Path("fraud-history.account.json").unlink()
     assert made("long", "--processes", 2) == model
+
+
+def test_a_row_that_stage_1_has_not_read_may_be_corrected_free(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_LONG", N)
+    parquet(frame(), folder / "t.parquet", group=8)
+    model = made("t.parquet", "--processes", 1)
+    Path("start.json").unlink()
+    Path("fraud-history.account.json").unlink()
+    skipped = next(row for row in range(0, N, 8) if not _job().needs(row, row + 7))
+    data = frame().astype({"y": object})
+    data.loc[skipped, "y"] = None
+    parquet(data, folder / "t.parquet", group=8)
+    assert "no usable label" in error("t.parquet")
+    assert account() == [(1, True)]
+    parquet(frame(), folder / "t.parquet", group=8)
+    assert "remove that file, to read the table from its beginning" in error("t.parquet")
+    Path("start.json.sums").unlink()
+    assert made("t.parquet", "--processes", 1) == model
+    assert account() == [(1, True), (2, True)]
 
 
 def test_a_lane_begins_with_the_file(folder: Path) -> None:
@@ -976,6 +999,12 @@ def test_sums_of_a_model_that_has_been_released_are_removed(
     Path("kept").rename(sums)
     assert "attempt 1 at stage 2 has been released" in error("t")
     assert not sums.exists()
+    # Those of another job, which was interrupted, stay.
+    configured(folder, learner=PRIVATE.replace("1.0", "2.0"))
+    interrupted(monkeypatch, passes.JobPass, 2, "--account", "other")
+    configured(folder)
+    assert "attempt 1 at stage 2 has been released" in error("t")
+    assert sums.exists()
 
 
 # ---- bad tables ------------------------------------------------------------------------------------------
@@ -1009,10 +1038,14 @@ def test_a_row_id_in_two_files_is_refused_and_nothing_is_spent(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = frame().iloc[1500:]
-    parquet(data.assign(id=[0, *data["id"][1:]]), folder / "t" / "2.parquet")
-    assert "1 row id occurs twice in the table" in error("t")
-    assert not Path("fraud-history.account.json").exists()
-    assert not Path("start.json.sums").exists()
+    # That of the batch before, in one part and in two; or one within a batch.
+    for place, other in ((400, 1899), (0, 1499), (10, 0)):
+        ids = data["id"].to_numpy().copy()
+        ids[place] = other
+        parquet(data.assign(id=ids), folder / "t" / "2.parquet")
+        assert "1 row id occurs twice in the table" in error("t")
+        assert not Path("fraud-history.account.json").exists()
+        assert not Path("start.json.sums").exists()
     monkeypatch.setattr(jobs, "_COMPARED", N // 3)
     twice = call("fraud.toml", "t", "--output", "start.json", "--processes", 2, code=1)
     assert "1 row id occurs twice in the table" in twice.stderr

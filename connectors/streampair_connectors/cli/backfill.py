@@ -181,7 +181,8 @@ def backfill_table(config: Config, wanted: Request, console: Console) -> dict[st
     place, locked = _derived(wanted.output, "sums"), _derived(wanted.output, "lock")
     outputs = {"--output": wanted.output, "the sums of --output": place, "the lock of --output": locked}
     check_outputs({**outputs, "--account": account if private else None}, {**known, **files})
-    processes = min(wanted.processes or _processes(table.rows), len(table.parts))
+    shared = private or _merges(learner)  # others read in order
+    processes = min(wanted.processes or _processes(table.rows), len(table.parts)) if shared else 1
     with lock(locked), readers(processes) as pool:
         kept = Partial(place, table.fingerprint())
 
@@ -347,7 +348,7 @@ def _release(
     read: Callable[[Any, str], Any],
 ) -> models.Model:
     """Both stages of a job; what the account says has been released is not released again."""
-    from streampair_connectors.history.passes import JobPass
+    from streampair_connectors.history.passes import JobPass, discard_sums
 
     key = config.learner.noise_key()
     if key is None:
@@ -356,32 +357,44 @@ def _release(
             fix="make one with: streampair key --output noise.key, and name it; the worker uses it, too",
         )
     new, account = wanted.new_attempt, wanted.account or config.history_account
+    sums_file = _derived(wanted.output, "sums")
     second = second_stage(job, account, new_attempt=new)
     if second is None:
         check_new(None)
         number = job.next_attempt(account, new_attempt=new)
-        if not checked():
-            log.warning(
-                "ids_not_compared",
-                rows=table.rows,
-                next_step="check that no two rows have one id, and no entity more rows than its limit",
-            )
-        sums = read(JobPass(job, table.reader, number), "rows, stage 1 of 2")
-        second = job.standardised(sums, key, account=account, new_attempt=new)
+        total = read(JobPass(job, table.reader, number), "rows, stage 1 of 2")
+        if not total.ids_differ:
+            _compare_ids(checked, table.rows, lambda: discard_sums(sums_file, (job.digest,)))
+        second = job.standardised(total.sums, key, account=account, new_attempt=new)
     try:
         number = second.next_attempt(account, new_attempt=new)
     except PrivacyError:  # the model has been released: what a run left that died after it is of no use
-        _derived(wanted.output, "sums").unlink(missing_ok=True)
+        discard_sums(sums_file, (job.digest, second.digest))
         check_new(None)
         raise
     last = JobPass(second, table.reader, number)
     check_new(last)
-    sums = read(last, "rows, stage 2 of 2")
+    total = read(last, "rows, stage 2 of 2")
 
     def save(model: models.Model) -> None:
         write_file(wanted.output, models.dumps(model))
 
-    return second.release(sums, key, account=account, new_attempt=new, save=save)
+    return second.release(total.sums, key, account=account, new_attempt=new, save=save)
+
+
+def _compare_ids(checked: Callable[[], bool], rows: int, discard: Callable[[], None]) -> None:
+    """Refuse a table whose ids do not differ, or log that they were not compared."""
+    try:
+        compared = checked()
+    except RecordError:
+        discard()  # a corrected table is read from its beginning
+        raise
+    if not compared:
+        log.warning(
+            "ids_not_compared",
+            rows=rows,
+            next_step="check that no two rows have one id, and no entity more rows than its limit",
+        )
 
 
 def _warn_ends(config: Config, model: models.Model, sigma: float) -> None:

@@ -9,9 +9,10 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import pairwise
 from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
@@ -29,12 +30,25 @@ from streampair_connectors.history.tables import (
     Reader,
     TableColumns,
     TableFiles,
+    ascending_ends,
     id_ends,
     one_thread,
     rows_with_value,
 )
 
-__all__ = ["InOrder", "JobPass", "MomentsPass", "Partial", "Pass", "check_ids", "lock", "readers", "run_pass"]
+__all__ = [
+    "InOrder",
+    "JobPass",
+    "JobTotal",
+    "MomentsPass",
+    "Partial",
+    "Pass",
+    "check_ids",
+    "discard_sums",
+    "lock",
+    "readers",
+    "run_pass",
+]
 
 _SAVE_EVERY = 5.0  # seconds between two writings of what has been summed up
 
@@ -59,6 +73,27 @@ class Pass(Protocol):
         """The total of a state."""
 
 
+class JobTotal(NamedTuple):
+    """What a stage has read.
+
+    Attributes
+    ----------
+    sums
+        Its sums.
+    ends
+        The first and the last id of each part; None: not known, or ids do not ascend within each part.
+    """
+
+    sums: Sums
+    ends: list[tuple[int, int]] | None
+
+    @property
+    def ids_differ(self) -> bool:
+        """Whether all ids are different, since they ascend within each part, and parts have other ranges."""
+        ranges = None if self.ends is None else sorted(self.ends)
+        return ranges is not None and all(last < first for (_, last), (first, _) in pairwise(ranges))
+
+
 class JobPass:
     """A stage of a job: sums, whose bits do not depend on the parts.
 
@@ -74,12 +109,15 @@ class JobPass:
         self.job, self.reader = job, reader
         self.name = f"{job.digest} attempt {attempt} {reader.digest}"
 
-    def part(self, part: Part) -> Sums:
+    def part(self, part: Part) -> JobTotal:
         """Sums of a part; where no row is of this stage, the columns of the ids alone are read."""
-        return sum(self._sums(part))  # type: ignore[return-value]
+        sums, ends = zip(*self._sums(part), strict=True)
+        known = [each for each in ends if each is not None]
+        ascend = len(known) == len(ends) and all(last < first for (_, last), (first, _) in pairwise(known))
+        return JobTotal(sum(sums), [(known[0][0], known[-1][1])] if ascend else None)
 
-    def _sums(self, part: Part) -> Iterator[Sums]:
-        job = self.job
+    def _sums(self, part: Part) -> Iterator[tuple[Sums, tuple[int, int] | None]]:
+        job, compared = self.job, self.job.stage == 1 and len(self.job.id_columns) == 1
         ids = self.reader.of_columns(job.id_columns)
         for fragment in part:
             ends = id_ends(fragment, job.id_columns[0])
@@ -88,19 +126,24 @@ class JobPass:
             for place, batch in reader.placed([fragment]):
                 with place.named():
                     found = sums(batch)
-                yield found
+                yield found, ascending_ends(batch, job.id_columns[0]) if compared else None
 
-    def add(self, total: Sums | None, part: Sums) -> Sums:
+    def add(self, total: JobTotal | None, part: JobTotal) -> JobTotal:
         """The sum of both."""
-        return part if total is None else total + part
+        if total is None:
+            return part
+        ends = None if total.ends is None or part.ends is None else total.ends + part.ends
+        return JobTotal(total.sums + part.sums, ends)
 
-    def state(self, total: Sums) -> dict[str, Any]:
+    def state(self, total: JobTotal) -> dict[str, Any]:
         """The sums as plain values."""
-        return {**vars(total)}
+        ends = None if total.ends is None else [list(each) for each in total.ends]
+        return {"sums": {**vars(total.sums)}, "ends": ends}
 
-    def total(self, state: Mapping[str, Any]) -> Sums:
+    def total(self, state: Mapping[str, Any]) -> JobTotal:
         """The sums of a state."""
-        return Sums(**state)
+        ends = state["ends"]
+        return JobTotal(Sums(**state["sums"]), None if ends is None else [(low, high) for low, high in ends])
 
 
 class Learned(NamedTuple):
@@ -259,6 +302,13 @@ class Partial:
         os.replace(part, self.path)
 
 
+def discard_sums(path: Path, jobs: Container[str]) -> None:
+    """Remove a file of sums of these jobs, by their digests; what another job has left stays."""
+    with contextlib.suppress(SnapshotError, KeyError, OSError):
+        if str(unpack(path.read_bytes())["pass"]).partition(" ")[0] in jobs:
+            path.unlink()
+
+
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Let one process at a time work on a file.
@@ -395,7 +445,7 @@ def _alive() -> Iterator[None]:
 
 @contextlib.contextmanager
 def readers(processes: int) -> Iterator[Pool | None]:
-    """So many processes, which begin when they are needed; None: this process reads alone."""
+    """So many processes; None: this process reads alone."""
     if processes <= 1:
         with one_thread():
             yield None
@@ -404,6 +454,8 @@ def readers(processes: int) -> Iterator[Pool | None]:
     others = set(multiprocessing.active_children())
     with one_thread(), _one_thread_each(), ProcessPoolExecutor(processes, context, _begin) as executor:
         try:
+            for _ in range(processes):
+                executor.submit(int)  # each begins one, which imports while this process prepares the work
             yield Pool(executor, processes)
         except BaseException:
             for process in set(multiprocessing.active_children()) - others:

@@ -38,6 +38,7 @@ __all__ = [
     "Reader",
     "TableColumns",
     "TableFiles",
+    "ascending_ends",
     "id_ends",
     "one_thread",
     "open_table",
@@ -226,6 +227,15 @@ def id_ends(fragment: Any, name: str) -> tuple[int, int] | None:
     found = [(group.statistics or {}).get(name, {}) for group in groups]
     ends = [end for each in found for end in (each.get("min"), each.get("max"))]
     return (min(ends), max(ends)) if ends and all(type(end) is int for end in ends) else None
+
+
+def ascending_ends(batch: Any, name: str) -> tuple[int, int] | None:
+    """The first and the last id of an Arrow table with rows; None: they do not ascend, or are no integers."""
+    column = batch.column(name)
+    if not pa.types.is_integer(column.type) or column.null_count:
+        return None
+    ids = column.to_numpy()
+    return (int(ids[0]), int(ids[-1])) if bool((ids[1:] > ids[:-1]).all()) else None
 
 
 def _with_functions(column: Any) -> Any:
