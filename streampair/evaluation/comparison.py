@@ -99,15 +99,17 @@ def delong(
     (0.7778, 1.0, 0.3711)
     """
     flags = np.asarray(labels, dtype=np.bool_)
-    weights = checked_weights(weights, len(flags))
+    checked = checked_weights(weights, len(flags))
+    # Nothing depends on their unit, and sums of these do not overflow.
+    each = None if checked is None else checked / checked.max()
     positives, negatives = int(flags.sum()), int(len(flags) - flags.sum())
     if min(positives, negatives) < 2:
         return None
-    placed = [placements(np.asarray(scores, dtype=np.float64), flags, weights) for scores in (first, second)]
-    of_positives = None if weights is None else weights[flags]
+    placed = [placements(np.asarray(scores, dtype=np.float64), flags, each) for scores in (first, second)]
+    of_positives = None if each is None else each[flags]
     a, b = (float(np.average(values[flags], weights=of_positives)) for values in placed)
-    gap, error = b - a, stderr_of_means(placed[1] - placed[0], flags, weights)
+    gap, error = b - a, stderr_of_means(placed[1] - placed[0], flags, each)
     # Without any variance, but for rounding, the learners differ by the same amount on every pair.
     p_value = math.erfc(abs(gap) / (error * math.sqrt(2.0))) if error > 1e-12 else float(abs(gap) < 1e-12)
-    stderr_a, stderr_b = (stderr_of_means(values, flags, weights) for values in placed)
+    stderr_a, stderr_b = (stderr_of_means(values, flags, each) for values in placed)
     return AUCDifference(len(flags), a, b, stderr_a, stderr_b, gap, error, p_value)

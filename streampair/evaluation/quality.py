@@ -51,6 +51,7 @@ FEWEST = 30
 """Fewest explored positives for average precision, recall and precision; below, their errors exceed .1."""
 _FEWEST_OF_AUC = 3  # for its standard error: with one or two, an interval of 95 % covers in 88 %
 _MOST = 10_000  # most events used
+_MOST_EXPLORED = 100_000  # where some are explored: few of them have weight, and 10,000 may hold none
 _WATCHED = 1_000  # most events used for drift detection
 _PART = 32  # fewest events on either side of a cut
 _EPSILON = float(np.finfo(np.float64).eps)
@@ -131,7 +132,8 @@ def quality_of(
     Parameters
     ----------
     scores
-        (n,), finite. Only the latest ten thousand are used.
+        (n,), finite. Only the latest ten thousand are used; a hundred thousand if some have a weight other
+        than 1.
     labels
         (n,), whether each event is positive.
     weights
@@ -180,20 +182,23 @@ def quality_of(
     """
     weights = checked_weights(weights, len(scores))
     sizes = int(labels.sum()), int(len(labels) - labels.sum())
-    scores, labels = scores[-_MOST:], labels[-_MOST:]
+    most = _MOST if weights is None else _MOST_EXPLORED
+    scores, labels = scores[-most:], labels[-most:]
     if labels.all() or not labels.any():
         return None
     explored: int | None = 0 if stopped else None
     if weights is not None:
-        weights = weights[-_MOST:]
+        weights = weights[-most:]
         if stopped or (weights > 1.0).any():
             explored = int((weights[labels] > 1.0).sum())
     too_few = explored is not None and explored < FEWEST
+    positives, negatives = _histogram(scores, labels, weights)
+    if weights is not None:
+        weights = weights / weights.max()  # no other figure depends on their unit: their sums do not overflow
     ranked = _ranked(scores, labels, weights)
     total = ranked.hits[-1] + ranked.misses[-1]
-    most = {share: math.ceil(share * total) if weights is None else share * total for share in SHARES}
-    shares = {f"{share:g}": _recall(ranked, weight) for share, weight in most.items()}
-    positives, negatives = _histogram(scores, labels, weights)
+    tops = {share: math.ceil(share * total) if weights is None else share * total for share in SHARES}
+    shares = {f"{share:g}": _recall(ranked, top) for share, top in tops.items()}
     placed = _placed(ranked)
     error = None
     if explored is None or explored >= _FEWEST_OF_AUC:
@@ -316,7 +321,6 @@ def _ranked(scores: Floats, labels: Flags, weights: Floats | None) -> _Ranked:
     if weights is None:
         hits = np.cumsum(flags)[last].astype(np.float64)
         return _Ranked(order, flags, ends, hits, ends - hits)
-    # No figure depends on the unit of the weights: sums of these do not overflow.
     ordered = weights[order] / weights.max()
     hits, misses = (np.cumsum(np.where(of_class, ordered, 0.0))[last] for of_class in (flags, ~flags))
     return _Ranked(order, flags, ends, hits, misses)
@@ -401,9 +405,10 @@ def stderr_of_means(
             continue
         share = weights[chosen] / weights[chosen].max()
         share /= share.sum()
-        gap = share * (part - share @ part)
+        # Not `share @ part`: a BLAS shares long vectors among threads, for more time and other bits.
+        gap = share * (part - (share * part).sum())
         left_out = gap / np.maximum(1.0 - share, _EPSILON)  # 0 / 0 where all other weights vanish beside one
-        total += (len(part) - 1) / size * float(left_out @ left_out)
+        total += (len(part) - 1) / size * float((left_out * left_out).sum())
     return math.sqrt(total)
 
 
@@ -413,7 +418,7 @@ def _reliability(
     """Points of the reliability diagram; see `Quality`."""
     probabilities = np.clip(probabilities, 0.0, 1.0)
     level = np.minimum((probabilities * LEVELS).astype(np.int64), LEVELS - 1)
-    each: Floats | float = 1.0 if weights is None else weights / weights.max()
+    each: Floats | float = 1.0 if weights is None else weights
     count = np.bincount(level, minlength=LEVELS)
     total = count if weights is None else np.bincount(level, each, LEVELS)
     sums, found, spread = (
@@ -554,16 +559,21 @@ class AUCWindow:
         Raises
         ------
         ConfigError
-            If there is not one weight for each event, or one is not finite or not above 0; the window is
-            unchanged.
+            If there is not one score and one weight for each label, or a weight is not finite or not above 0;
+            the window is unchanged.
         """
+        if len(labels) != len(scores):
+            raise ConfigError(
+                f"there are {len(labels)} labels and {len(scores)} scores",
+                fix="give one score for each label",
+            )
         checked = checked_weights(weights, len(labels))
         if checked is not None and self._late_weights is None:
             self._late_weights = [1.0] * len(self._labels)
         if self._late_weights is not None:
             self._late_weights += [1.0] * len(labels) if checked is None else checked.tolist()
-        self._labels += labels
-        self._scores += scores
+        self._labels.extend(labels)  # += would add an array to what is in the list
+        self._scores.extend(scores)
         if len(self._labels) > 2 * self.size:
             self._labels, self._scores = self._labels[-self.size :], self._scores[-self.size :]
             if self._late_weights is not None:
@@ -679,7 +689,7 @@ def _weighted_auc(scores: Floats, labels: Flags, weights: Floats) -> float:
     """AUC of events that include both classes."""
     hits, misses = _ranked(scores, labels, weights)[3:]
     below = misses[-1] - 0.5 * (misses + np.append(0.0, misses[:-1]))
-    return float(np.diff(hits, prepend=0.0) @ below / (hits[-1] * misses[-1]))
+    return float((np.diff(hits, prepend=0.0) * below).sum() / (hits[-1] * misses[-1]))
 
 
 def _usable(weights: Floats) -> Flags:

@@ -120,8 +120,8 @@ class RollingAUC(metrics.base.BinaryMetric):
         Raises
         ------
         ConfigError
-            If there is not one weight for each event, or one is not finite or not above 0; the metric is
-            unchanged.
+            If there is not one score and one weight for each label, or a weight is not finite or not above 0;
+            the metric is unchanged.
         """
         self._latest.extend(labels, scores, weights)
 

@@ -242,6 +242,8 @@ def test_a_weight_is_a_finite_number_above_0() -> None:
             metric.extend([True, False], [0.3, 0.2], many)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="weight"):
             delong([True, False], [0.3, 0.2], [0.1, 0.4], many)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="2 labels and 1 scores"):
+        metric.extend([True, False], [0.3])
     assert metric.n == 1
     state = metric.to_state()
     for damaged in (np.zeros(1), np.ones(2), np.array([math.inf]), np.ones(1, np.float32)):

@@ -152,6 +152,11 @@ def test_few_explored_positives_say_little() -> None:
         assert known == (None, None, None) if count < 30 else None not in known
         assert bool(found.recall_at_top) is (count >= 30)
         assert (found.auc_stderr is None) is (count < 3)
+    # A long window is used whole, since few of its events are explored.
+    many = np.tile(scores, 50), np.tile(labels, 50)
+    rare = quality_of(*many, np.where(np.arange(20_000) % 400 == 396, 50.0, 1.0))
+    assert rare is not None
+    assert (rare.explored_positives, rare.too_few) == (50, False)
     # Where none is explored, weights cannot tell that events are missing.
     found = quality_of(scores, labels, stopped=True)
     assert found is not None
