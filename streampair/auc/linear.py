@@ -88,7 +88,8 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
     than half of the records have, as in a bag of words, is not centred: its absence would have a value. From
     the 31st value on, one is learned as if it were at most 5 spreads from the centre; each time that happens
     in a column, as twice as many from then on: some ten errors in a column use this up. With `half_life` the
-    statistics fade, too, and the limit with them.
+    statistics fade, too, and the limit with them; the spread of a column that has held one value for two
+    half-lives fades no more.
 
     Time of a step is O(s size) for records with s features, whatever the number of names. A `radius`, `l2`
     or `learning_rate` other than AdaGrad's adds O(names). With `buffers.FullHistory` it grows with the

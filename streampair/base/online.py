@@ -158,8 +158,10 @@ class OGDRule(UpdateRule):
         return buffers.FIFO(16 if isinstance(step_sizes(learner), schedules.AdaGrad) else 1)
 
     def mark(self, learner: Any, header: Array) -> None:
-        """Set the decay of the running sums."""
+        """Set the decay of the running sums, and where that of spreads ends."""
         fade(learner, header)
+        if header[layout.KEEP] > 0.0:
+            header[layout.FADES_TO] = _TWO_HALF_LIVES
 
     def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
         """Storage by the buffer: rows, rows by class, blocks, or moments for least squares."""
@@ -269,6 +271,8 @@ class SPAUCRule(UpdateRule):
 _NO_SCORES: Array = np.empty(0)
 #: A cell of a row of a linear learner that the record does not have.
 ABSENT: float = np.array(scaling.ABSENT_BITS).view(np.float64).item()
+#: What a record counts for after two half-lives; a little more, so that rounding does not decide.
+_TWO_HALF_LIVES = 0.25 * (1.0 + 1e-9)
 #: Radius of the self-tuned steps of a learner that names none.
 _RADIUS = 2.0
 _ARRAYS = ("w", "previous", "averaged")
@@ -285,8 +289,10 @@ _STATISTICS = (
     ("lows", scaling.LOW),
     ("highs", scaling.HIGH),
 )
+#: Of a learner whose spreads fade.
+_RUNS = (("newest_values", scaling.NEWEST), ("runs", scaling.RUN))
 #: Statistics that no score needs.
-_LEARNED_BY = ("touched", "mean_rests")
+_LEARNED_BY = ("touched", "mean_rests", "newest_values", "runs")
 _SCALARS = ("RECORDS", "FILLED", "NEXT", "GRADIENTS", "ETAS", "SEED", "POSITIVES")
 _LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")
 
@@ -1478,7 +1484,7 @@ class OnlinePairLearner(Learner):
 def _kept_statistics(header: Array, has_fixed: bool) -> tuple[tuple[str, int], ...]:
     """Which statistics of the features a saved state has; `has_fixed`: whether some are indicators."""
     if header[layout.SCALE]:
-        return _STATISTICS
+        return (*_STATISTICS, *_RUNS) if header[layout.FADES_TO] else _STATISTICS
     fades = header[layout.SCHEDULE] == layout.ADAGRAD and header[layout.KEEP] > 0.0
     unscaled = {"kinds": has_fixed, "touched": fades}
     return tuple((name, which) for name, which in _STATISTICS if unscaled.get(name, False))
@@ -1491,11 +1497,13 @@ def _checked_statistics(
     found = {name: np.asarray(saved[name], dtype=np.float64) for name, _ in wanted}
     if any(v.shape != (d,) or not np.isfinite(v).all() for v in found.values()):
         raise ValueError("statistics of another shape, or not finite")
-    signed = ("means", "mean_rests", "lows", "highs")
+    signed = ("means", "mean_rests", "lows", "highs", "newest_values")
     if any((values < 0.0).any() for name, values in found.items() if name not in signed):
         raise ValueError("statistics below 0")
     if "cuts" in found and (found["cuts"] > scaling.MOST_CUTS).any():
         raise ValueError("more far values than can be")
+    if "runs" in found and (found["runs"] > 1.0).any():
+        raise ValueError("a value counts for more than itself")
     if "lows" in found and (found["lows"] > found["highs"]).any():
         raise ValueError("the lower of two values is above the higher")
     if "kinds" in found and not np.isin(found["kinds"], range(2 * scaling.BEGUN)).all():

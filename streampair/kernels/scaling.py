@@ -23,6 +23,9 @@ BEGUN
 
 A spread below LEAST_SPREAD counts as none: such a column does not count.
 
+With a half-life mean and variance fade. The variance of a column that has held one value for two half-lives
+fades no more, until another value comes.
+
 With ``SCALE = 0`` no statistics are kept: centre 0 and spread 1 give the bits of unscaled features.
 """
 
@@ -44,6 +47,7 @@ from streampair.kernels.state import (
     BEFORE,
     CAP,
     CENTRED,
+    FADES_TO,
     HEADER,
     KEEP,
     RECORDS,
@@ -74,7 +78,9 @@ LISTED = 17  # places of the centred columns, ascending
 RECORD = 18  # scratch: the record, centred
 EFFECT = 19  # weights times units, always
 PARTNER = 20  # scratch: the same of other weights
-VECTORS = 21  # how many there are, with the packed record
+NEWEST = 21  # the newest value of a column: see `_is_constant`
+RUN = 22  # what the first of the values that are equal to it counts for, of those without another one between
+VECTORS = 23  # how many there are, with the packed record
 
 DENSE = 1
 SCALED = 2
@@ -304,6 +310,21 @@ def _is_due(count: float) -> bool:
 
 
 @kernel
+def _is_constant(s: Array, i: int, x: float) -> bool:
+    """Whether a column has held this value for so long that its variance fades no more.
+
+    Else its unit would grow without end, and with it the score of the next other value.
+    """
+    newest = HEADER + NEWEST * int(s[CAP]) + i
+    run = HEADER + RUN * int(s[CAP]) + i
+    if x != s[newest] or s[run] == 0.0:
+        s[newest], s[run] = x, 1.0
+    elif s[run] > s[FADES_TO]:
+        s[run] *= s[KEEP]
+    return bool(s[run] <= s[FADES_TO])
+
+
+@kernel
 def observe(s: Array, i: int, x: float) -> float:
     """Let the value of a column into its statistics, and set centre and unit: the value as it is learned.
 
@@ -334,7 +355,8 @@ def observe(s: Array, i: int, x: float) -> float:
     step = rest + share * off
     s[at + MEAN * cap] = mean + step
     s[at + REST * cap] = step - (s[at + MEAN * cap] - mean)
-    s[at + VARIANCE * cap] = (1.0 - share) * (variance + share * (off * off))
+    if s[FADES_TO] == 0.0 or not _is_constant(s, i, x):
+        s[at + VARIANCE * cap] = (1.0 - share) * (variance + share * (off * off))
     if kind & BEGUN:
         if count >= ENOUGH:
             _change(s, i, (kind & ~BEGUN) | SCALED)

@@ -56,6 +56,9 @@ CENTRED = 31  # features with a centre other than 0, whose places are listed
 ALIKE = 32  # whether all records so far had all features, which are dense numbers: COUNT is then not kept
 START = 33  # ADAGRAD: what the sums of squares begin at
 BEFORE = 34  # records of a model that was begun with, which the statistics of the features count
+FADES_TO = (
+    35  # what a value counts for when the spread of a column that holds it fades no more; 0: it fades on
+)
 HEADER = 36
 
 INVERSE_SQRT = 0  # step j has size RATE / sqrt(j)

@@ -35,6 +35,9 @@ class Column:
         self.dense, self.fixed, self.begun, self.keep = dense, fixed, begun, keep
         self.scaled = False
         self.cuts = 0.0  # values that were learned as nearer ones, faded
+        self.count = 0
+        self.known: set[float] = set()
+        self.run: list[float] = []  # the newest value, as often as it came without another one between
         self.values: list[float] = []
         self.shares: list[float] = []  # what each of them counts for; together 1
         self.occurrences = 0
@@ -46,13 +49,18 @@ class Column:
         return math.fsum(share * v for share, v in zip(self.shares, self.values, strict=True))
 
     @property
+    def is_constant(self) -> bool:
+        """Whether it has held its newest value for two half-lives."""
+        return self.keep < 1.0 and self.keep ** (len(self.run) - 1) <= 0.25 * (1.0 + 1e-9)
+
+    @property
     def varies(self) -> bool:
         return len(set(self.values)) > 1
 
     @property
     def distinct(self) -> set[float]:
         """The values that it has held; of a column that is not dense 0 is one of them."""
-        return {*self.values} if self.dense else {0.0, *self.values}
+        return self.known if self.dense else {0.0, *self.known}
 
     @property
     def spread(self) -> float:
@@ -82,11 +90,21 @@ class Column:
         near = self.nearer(x)
         self.cuts += near != x
         x = near
-        count = len(self.values) + 1
+        self.count += 1
+        count = self.count
         distinct = len(self.distinct)
         share = max(1.0 / count, 1.0 - self.keep)
+        variance = math.fsum(s * (v - self.mean) ** 2 for s, v in zip(self.shares, self.values, strict=True))
+        self.run = [*self.run, x] if x in self.run else [x]
         self.shares = [(1.0 - share) * before for before in self.shares] + [share]
         self.values.append(x)
+        self.known = {*self.known, x}
+        if (
+            self.is_constant
+        ):  # two values in the place of all, with the mean that they have now, and the spread before
+            mean = self.mean
+            self.values = [mean - math.sqrt(variance), mean + math.sqrt(variance)]
+            self.shares = [0.5, 0.5]
         if self.begun:
             if count >= ENOUGH:
                 self.begun, self.scaled = False, True
@@ -105,7 +123,7 @@ class Column:
 
     def nearer(self, x: float) -> float:
         """The value as it is learned: at most 5 spreads from the centre, twice as many after each cut."""
-        if math.isnan(x) or self.fixed or len(self.values) < ENOUGH or 0.0 in (self.spread, self.unit):
+        if math.isnan(x) or self.fixed or self.count < ENOUGH or 0.0 in (self.spread, self.unit):
             return x
         reach = REACH * 2.0 ** int(self.cuts) / self.unit
         return min(max(x, self.centre - reach), self.centre + reach)

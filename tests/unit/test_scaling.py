@@ -163,6 +163,9 @@ def test_raw_records_against_the_reference(name: str) -> None:
     """
     make = MAKERS[name]
     data = raw_records(make, 100 if name == "ranking.PairOGD" else 140)
+    if name == "half-life":  # and a column that holds one value for more than two
+        constant = [2.0 if 40 <= t < 110 else math.sin(t) for t in range(140)]
+        data = [({**x, "constant": value}, y) for (x, y), value in zip(data, constant, strict=True)]
     names = list(dict.fromkeys(column for x, _ in data for column in columns_of(x)))
     fixed = [i for i, column in enumerate(names) if "=" in column]
     model, reference = make(), REFERENCES[name](len(names), scale=True, fixed=fixed)
@@ -479,16 +482,34 @@ def test_the_first_other_value_of_a_constant_column_has_no_limit(
     assert statistic(model, "cuts", "a") == 1.0
 
 
-def test_with_a_half_life_the_weight_of_a_column_that_stays_constant_rises() -> None:
-    """In units of the raw feature, by a factor of 2 in two half-lives, since its spread fades."""
+@pytest.mark.parametrize("half_life", [50, 1])
+def test_with_a_half_life_the_spread_of_a_column_that_stays_constant_fades_for_two(half_life: int) -> None:
+    """Without that end the weight of the raw feature doubles every two half-lives, for ever."""
     rng = np.random.default_rng(0)
-    model = auc.PairOGD(half_life=50, seed=0)
+    model = auc.PairOGD(half_life=half_life, seed=0)
     learn(model, [({"a": x}, bool(x + rng.normal() > 0.0)) for x in rng.normal(size=400).tolist()])
-    weights = []
-    for _ in range(3):
-        learn(model, [({"a": 0.5}, t % 2 == 0) for t in range(200)])
-        weights.append(model.weights["a"])
-    assert [b / a for a, b in itertools.pairwise(weights)] == pytest.approx([4.0, 4.0], rel=0.1)
+    model.learn_one({"a": 0.5}, True)
+    before, scores, variances = model.weights["a"], [], [statistic(model, "variances", "a")]
+    for t in range(40 * half_life):
+        model.learn_one({"a": 0.5}, t % 2 == 0)
+        variances.append(statistic(model, "variances", "a"))
+    assert model.weights["a"] <= 2.0 * before * (1.0 + 1e-9)
+    # It fades with each record, and after two half-lives no more.
+    assert [n for n, (a, b) in enumerate(itertools.pairwise(variances), 1) if a != b] == list(
+        range(1, 2 * half_life)
+    )
+    # The next other value is scored by that spread, and lets it fade again.
+    for restored in (model, through_state(model)):
+        scores.append(restored.score_one({"a": 0.6}))
+        restored.learn_one({"a": 0.6}, True)
+        restored.learn_one({"a": 0.5}, False)
+        assert statistic(restored, "variances", "a") < variances[-1]
+    assert abs(scores[0]) < 1.0
+    assert scores[0] == scores[1]
+    # A column of two values has no spread that fades.
+    model = auc.PairOGD(half_life=half_life, seed=0)
+    learn(model, [({"a": float(t % 2 and t < 99)}, t % 2 == 0) for t in range(900)])
+    assert unit(model, "a") == 2.0
 
 
 def test_limits_of_a_model_file_are_those_of_the_kernels() -> None:
