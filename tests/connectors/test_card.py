@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from harness.applications import write_key
 from harness.lane_on_disk import LaneOnDisk
+from harness.support import in_one_case
 from streampair_connectors.cli.app import app
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Address, CardConfig, MetricsConfig, load_config
@@ -412,7 +413,7 @@ def test_the_card_names_horizon_readers_curator_and_what_would_void_it() -> None
     assert bare["intended use"] == "not declared: set card.intended_use in the configuration"
 
 
-@pytest.mark.parametrize(("entity", "covered"), [(None, False), (privacy.EntityLimit(20), True)])
+@in_one_case(("entity", "covered"), [(None, False), (privacy.EntityLimit(20), True)])
 def test_the_card_of_an_entity_covers_all_of_its_records(entity: Any, covered: bool) -> None:
     report = auc.PairFTRL(2.0, 1e-5, 1000, features=["a"], entity=entity).privacy
     open_ = card_of(report, deployment={})["flavor"]["unprotected quantities"]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from harness.audit_mutants import CASES, LOOSE, Break
 from harness.options import folded
+from harness.support import in_one_case
 
 from streampair import auc, buffers, losses, privacy
 from streampair.assurance import audit
@@ -304,7 +305,7 @@ def test_what_leaves_without_noise_is_attacked_where_it_has_none(monkeypatch: py
     assert [failure.split(":")[0] for failure in first.failures][-1] == "the attack saw no noise"
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("sides", "outcome"),
     [
         ([[0.1] * 7, [0.1] * 7], (0.0, 0.0, 0.0)),

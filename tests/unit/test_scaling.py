@@ -17,6 +17,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from harness.learners import frozen, through_pickle, through_state
+from harness.support import in_one_case
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from river import feature_extraction, preprocessing
@@ -461,8 +462,7 @@ def test_with_a_half_life_the_limit_of_far_values_comes_back() -> None:
     assert 1.0 / unit(model, "a") < 2.0
 
 
-@pytest.mark.parametrize("half_life", [None, 50])
-@pytest.mark.parametrize("constant", [0.0, 0.1, 1.0, 7.0])
+@in_one_case(("constant", "half_life"), itertools.product([0.0, 0.1, 1.0, 7.0], [None, 50]))
 def test_the_first_other_value_of_a_constant_column_has_no_limit(
     constant: float, half_life: int | None
 ) -> None:
@@ -482,7 +482,7 @@ def test_the_first_other_value_of_a_constant_column_has_no_limit(
     assert statistic(model, "cuts", "a") == 1.0
 
 
-@pytest.mark.parametrize("half_life", [50, 1])
+@in_one_case("half_life", [50, 1])
 def test_with_a_half_life_the_spread_of_a_column_that_stays_constant_fades_for_two(half_life: int) -> None:
     """Without that end the weight of the raw feature doubles every two half-lives, for ever."""
     rng = np.random.default_rng(0)
