@@ -165,6 +165,7 @@ LEARNING = Row(
                 (lane("average_precision"), f"{NAME} average precision"),
                 (lane("recall_at_top"), f"{NAME} recall at the top {{{{share}}}}"),
                 (lane("recall_at_threshold"), f"{NAME} recall at the threshold"),
+                (lane("precision_at_threshold"), f"{NAME} precision at the threshold"),
             ],
             unit="percentunit",
         ),
@@ -358,6 +359,11 @@ LABELS = Row(
             unit="percentunit",
         ),
         speed("due_events_total"),
+        one("explored_positives"),
+        speed(
+            "explored_events_total",
+            [(f"sum by (explored) ({rate('explored_events_total')})", "explored: {{explored}}")],
+        ),
         one("label_delay_seconds", quantiles("label_delay_seconds", "delay")),
         Panel(
             "Share of labels that come late",

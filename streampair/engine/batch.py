@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, cast
 
 from streampair.engine.decoding import BatchDecoder, DecodedBatch
 from streampair.engine.delays import ScoreSample
+from streampair.engine.exploration import Exploration
 from streampair.engine.monitor import Monitor
 from streampair.engine.origins import RecordOrigins
 from streampair.engine.outcomes import Outcomes
@@ -37,6 +38,7 @@ from streampair.engine.protocols import ExplainedBatchProtocol, PreparedBatchPro
 from streampair.engine.records import (
     LABEL_LATER,
     LABEL_LEARNED,
+    LABEL_STOPPED,
     Event,
     LaneOutput,
     OrderedRecord,
@@ -132,6 +134,8 @@ class RecordProcessor:
         Of the records, where they do not name it themselves.
     bounds
         Declared bounds of features; values outside are counted. None: there are none.
+    exploration
+        Weighs the outcomes of events whose labels come later. None: each counts once.
 
     Attributes
     ----------
@@ -139,8 +143,12 @@ class RecordProcessor:
         Where labels come later: scores of events that are not due yet, for the AUC.
     next_offset
         Offset of the next record to take; None before the first.
-    seen, due, labelled
-        Number of records taken, how many of them were due, and how many of those had a label that came.
+    seen, due, labelled, stopped
+        Number of records taken, how many of them were due, how many of those had a label that came, and how
+        many were stopped.
+    explored, unmarked
+        Number of events in the figures, or left out of them, whose scores were to stop them: those that were
+        let pass to learn their outcomes, and others that have an outcome all the same.
     outside
         Counter of values outside the bounds; None without bounds.
     """
@@ -155,7 +163,9 @@ class RecordProcessor:
         partition: int,
         bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
+        exploration: Exploration | None = None,
     ) -> None:
+        self.exploration = exploration
         self._model = model
         self._labels = labels
         self._outcomes = outcomes
@@ -169,7 +179,8 @@ class RecordProcessor:
         self.next_offset: int | None = None
         self.seen = 0
         self.due = 0
-        self.labelled = 0
+        self.labelled = self.stopped = 0
+        self.explored = self.unmarked = 0
         self._stage = "features"  # where the record in hand is, as of `DeadLetter`
 
     # ---- what is to be done with each record -----------------------------------------------------------
@@ -228,7 +239,24 @@ class RecordProcessor:
         begin = len(output.scores)
         self._take(records, _Task.SCORE, output)
         assert self.arrivals is not None
-        self.arrivals.extend(records, [each.score for each in output.scores[begin:]])
+        scores = [each.score for each in output.scores[begin:]]
+        self.arrivals.extend(records, scores, self._weights(records, scores))
+
+    def _weights(
+        self, records: Sequence[OrderedRecord], scores: Sequence[float | None]
+    ) -> dict[int, float] | None:
+        """The weights of the outcomes of events that are scored now, by place: those that are not 1."""
+        explore = self.exploration
+        if explore is None:
+            return None
+        least = min(each.threshold for each in explore.acting)
+        return {
+            n: weight
+            for n, (record, score) in enumerate(zip(records, scores, strict=True))
+            if score is not None
+            and score >= least
+            and (weight := explore.weight(score, record.partition, record.position)) != 1.0
+        }
 
     def _learn_due(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
         """Learn events that were scored before. Their outcome says whether they were learned."""
@@ -237,24 +265,33 @@ class RecordProcessor:
         self.due += len(records)
         known = self._labels or ()
         codes = [record.label for record in records]
-        self.labelled += sum(
-            count for code, count in Counter(codes).items() if code > 0 and known[code] is not None
-        )
+        counts = Counter(codes)
+        self.labelled += sum(n for code, n in counts.items() if code > 0 and known[code] is not None)
+        self.stopped += counts[LABEL_STOPPED]
         assert self.arrivals is not None
-        found = self.arrivals.pop_many(records)
+        found, weights = self.arrivals.pop_many(records)
         positive = [label == self._model.positive for label in known]
         sampled = [
-            (positive[code], score)
-            for code, score, scored in zip(codes, found, output.scores[begin:], strict=True)
+            (n, positive[code], score)
+            for n, (code, score, scored) in enumerate(zip(codes, found, output.scores[begin:], strict=True))
             if score is not None and scored.outcome == "learned"
         ]
-        if sampled:
-            self._evaluate(*map(list, zip(*sampled, strict=True)))
+        if not weights:
+            self._evaluate([label for _, label, _ in sampled], [score for _, _, score in sampled])
+            return
+        counted = [(label, score, weights.get(n, 1.0)) for n, label, score in sampled]
+        self.explored += sum(weight > 1.0 for *_, weight in counted)
+        self.unmarked += sum(weight == 0.0 for *_, weight in counted)
+        counted = [each for each in counted if each[-1]]
+        if counted:
+            self._evaluate(*map(list, zip(*counted, strict=True)))
 
-    def _evaluate(self, labels: Sequence[int], scores: Sequence[float]) -> None:
-        """Add labelled events that were scored to the AUC."""
+    def _evaluate(
+        self, labels: Sequence[int], scores: Sequence[float], weights: Sequence[float] | None = None
+    ) -> None:
+        """Add labelled events that were scored to the AUC; without `weights` each counts once."""
         if self._model.ranks:
-            self._auc.extend(labels, scores)
+            self._auc.extend(labels, scores, weights)
 
     # ---- records with the same task --------------------------------------------------------------------
 

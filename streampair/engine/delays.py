@@ -42,6 +42,7 @@ class ScoreSample:
         self._size = size
         self._level = 0
         self._scores: dict[int, float] = {}
+        self._weights: dict[int, float] = {}  # those that are not 1
 
     def __len__(self) -> int:
         return len(self._scores)
@@ -51,12 +52,26 @@ class ScoreSample:
         """Share of the events that are in the sample now."""
         return 0.5**self._level
 
-    def extend(self, records: Sequence[OrderedRecord], scores: Sequence[float | None]) -> None:
-        """Add the scores of events; None: an event has none."""
+    def extend(
+        self,
+        records: Sequence[OrderedRecord],
+        scores: Sequence[float | None],
+        weights: Mapping[int, float] | None = None,
+    ) -> None:
+        """Add the scores of events; None: an event has none.
+
+        Parameters
+        ----------
+        records, scores
+            The events and their scores, in the same order.
+        weights
+            Weights of their outcomes by place in this order, those that are not 1.
+        """
+        known = weights or {}
         if self._level or len(self._scores) + len(records) > self._size:
-            for record, score in zip(records, scores, strict=True):
+            for n, (record, score) in enumerate(zip(records, scores, strict=True)):
                 if score is not None:
-                    self.add(record.partition, record.position, score)
+                    self.add(record.partition, record.position, score, known.get(n, 1.0))
             return
         # Fast path: all are chosen.
         self._scores.update(
@@ -66,26 +81,45 @@ class ScoreSample:
                 if score is not None
             }
         )
+        for n, weight in known.items():
+            self._weights[records[n].partition << OFFSET_BITS | records[n].position] = weight
 
-    def add(self, partition: int, position: int, score: float) -> None:
-        """Add the score of the event at a place."""
+    def add(self, partition: int, position: int, score: float, weight: float = 1.0) -> None:
+        """Add the score of the event at a place, and the weight of its outcome."""
         if self._chosen(partition, position):
-            self._scores[partition << OFFSET_BITS | position] = score
+            place = partition << OFFSET_BITS | position
+            self._scores[place] = score
+            if weight != 1.0:
+                self._weights[place] = weight
+            else:
+                self._weights.pop(place, None)
             if len(self._scores) > self._size:
                 self._halve()
 
-    def pop(self, record: OrderedRecord) -> float | None:
-        """Take out the score of an event that is due; None: it is not in the sample."""
+    def _pop(self, record: OrderedRecord) -> float | None:
         score = self._scores.pop(record.partition << OFFSET_BITS | record.position, None)
         if self._level and len(self._scores) < self._size // 4:
             self._level -= 1
         return score
 
-    def pop_many(self, records: Sequence[OrderedRecord]) -> list[float | None]:
-        """Take out the score of each event, as `pop`."""
+    def pop_many(self, records: Sequence[OrderedRecord]) -> tuple[list[float | None], dict[int, float]]:
+        """Take out events that are due.
+
+        Returns
+        -------
+        tuple
+            The score of each, None if it is not in the sample; and the weights of their outcomes, by place in
+            `records`, those that are not 1.
+        """
+        weights: dict[int, float] = {}
+        if self._weights:
+            places = (each.partition << OFFSET_BITS | each.position for each in records)
+            known = ((n, self._weights.pop(place, 1.0)) for n, place in enumerate(places))
+            weights = {n: weight for n, weight in known if weight != 1.0}
         if self._level:
-            return [self.pop(record) for record in records]
-        return [self._scores.pop(each.partition << OFFSET_BITS | each.position, None) for each in records]
+            return [self._pop(record) for record in records], weights
+        pop = self._scores.pop
+        return [pop(each.partition << OFFSET_BITS | each.position, None) for each in records], weights
 
     def _chosen(self, partition: int, position: int) -> bool:
         level = self._level
@@ -103,19 +137,26 @@ class ScoreSample:
                 for place, score in self._scores.items()
                 if self._chosen(place >> OFFSET_BITS, place & mask)
             }
+        self._weights = {place: weight for place, weight in self._weights.items() if place in self._scores}
 
     def to_state(self) -> dict[str, Any]:
         """State for `load`, as plain values and arrays."""
-        return {
+        state: dict[str, Any] = {
             "level": self._level,
             "places": np.fromiter(self._scores.keys(), np.int64, len(self._scores)),
             "scores": np.fromiter(self._scores.values(), np.float64, len(self._scores)),
         }
+        if self._weights:
+            state["weighted"] = np.fromiter(self._weights.keys(), np.int64, len(self._weights))
+            state["weights"] = np.fromiter(self._weights.values(), np.float64, len(self._weights))
+        return state
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
         self._level = int(state["level"])
         self._scores = dict(zip(state["places"].tolist(), state["scores"].tolist(), strict=True))
+        if "weights" in state:
+            self._weights = dict(zip(state["weighted"].tolist(), state["weights"].tolist(), strict=True))
 
 
 class LateSample:

@@ -198,6 +198,7 @@ class Lane:
             partition=identity.partition,
             bounds=monitoring.bounds,
             labels=labels,
+            exploration=monitoring.exploration,
         )
         self._state_bytes: int | None = None
         # Date of the first record: metadata, which neighbouring streams share (docs/privacy 1).
@@ -378,6 +379,8 @@ class Lane:
         return LateGauges(
             due=batch.due,
             labelled=batch.labelled,
+            stopped=batch.stopped,
+            explored=None if batch.exploration is None else (batch.explored, batch.unmarked),
             scores=len(batch.arrivals),
             share=batch.arrivals.share,
             in_time=sample.in_time,
@@ -445,6 +448,9 @@ class Lane:
             arrivals=None if self._batch.arrivals is None else self._batch.arrivals.to_state(),
             labels_used=self._labels_used(),
             labelled=self._batch.labelled,
+            stopped=self._batch.stopped,
+            explored=self._batch.explored,
+            unmarked=self._batch.unmarked,
             late_sample=None if self.late_sample is None else self.late_sample.to_state(),
         )
 
@@ -492,7 +498,8 @@ class Lane:
         batch.due = saved.due
         if batch.arrivals is not None and saved.arrivals is not None:
             batch.arrivals.load(saved.arrivals)
-        batch.labelled = saved.labelled
+        batch.labelled, batch.stopped = saved.labelled, saved.stopped
+        batch.explored, batch.unmarked = saved.explored, saved.unmarked
         if self.late_sample is not None and saved.late_sample is not None:
             self.late_sample.load(saved.late_sample)
         if batch.outside is not None:

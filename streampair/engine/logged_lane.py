@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from streampair.engine.exploration import Exploration
 from streampair.engine.fits import Fits, PendingModel
 from streampair.engine.lane import Lane
 from streampair.engine.lane_id import LaneId
@@ -25,7 +26,7 @@ from streampair.engine.recovery import ANOTHER, Cause, ExternalState, OverrideRe
 from streampair.engine.reservations import Reservations
 from streampair.engine.snapshot import Saving, Snapshot, since_of, summary
 from streampair.engine.source import ORDER_NOT_COVERED, Positions
-from streampair.engine.wal import LogKey
+from streampair.engine.wal import NOT_ACTING, LogKey
 from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
 
 __all__ = ["LoggedLane"]
@@ -174,8 +175,21 @@ class LoggedLane(Lane):
         log.restored()
         if self._fits is not None:
             self._fits.follow(known.models, self.next_offset or 0)
+        self._explore(replays=log.replay_until is not None)
         self._working = log.replay_until is None
         return appends, warnings
+
+    def _explore(self, *, replays: bool) -> None:
+        """Explore as the configuration says from now on; a replay does as the log says was done."""
+        batch, source = self._batch, self.source
+        if source is None or batch.arrivals is None or source.learns_only:
+            return
+        if batch.exploration is None:
+            if not source.acting:
+                return
+            batch.exploration = Exploration.none(self.identity.topic)
+        explore = batch.exploration
+        explore.acting = (source.acting or [NOT_ACTING]) if replays else source.act(explore.now)
 
     def _recover(self, snapshot: bytes | None) -> None:
         """Restore the snapshot; without one take the plan, which is fitted once, on whatever machine."""
@@ -290,6 +304,7 @@ class LoggedLane(Lane):
         # With markers and gaps, the last record may lie well below the committed offset.
         self._batch.next_offset = log.replay_until
         log.replayed()
+        self._explore(replays=False)
         self._working = True
 
     # Learning

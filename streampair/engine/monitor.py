@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streampair.engine.exploration import Exploration
 from streampair.engine.protocols import LaneLearner, MetricLearner, SerializableStep
 from streampair.engine.records import RegretConfig
 from streampair.evaluation import AUCWindow, Quality, Regret, RegretEstimate, quality_of
@@ -32,6 +33,8 @@ class Monitoring:
     bounds
         Declared bounds of features, the lowest and the highest value: values outside are counted. None: there
         are none.
+    exploration
+        Which of the events that their scores stop are let pass: outcomes are weighed by it. None: none is.
 
     Examples
     --------
@@ -44,6 +47,7 @@ class Monitoring:
     auc_window: int = 1000
     threshold: float | None = None
     bounds: Mapping[str, tuple[float, float]] | None = None
+    exploration: Exploration | None = None
 
 
 class Monitor:
@@ -67,7 +71,7 @@ class Monitor:
 
     def __init__(self, learner: LaneLearner, monitoring: Monitoring) -> None:
         self.auc = AUCWindow(monitoring.auc_window)
-        self._threshold = monitoring.threshold
+        self._threshold, self._explores = monitoring.threshold, monitoring.exploration is not None
         regret = monitoring.regret
         if regret is not None and not learner.two_classes and learner.pair_form is None:
             warnings.warn(
@@ -97,7 +101,12 @@ class Monitor:
         probabilities
             From scores to the model's current probabilities; None: it gives none.
         """
-        return quality_of(*self.auc.events(), probabilities=probabilities, threshold=self._threshold)
+        return quality_of(
+            *self.auc.events(),
+            probabilities=probabilities,
+            threshold=self._threshold,
+            stopped=self._explores,
+        )
 
     def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
         """Restore the AUC and the regret from a snapshot."""

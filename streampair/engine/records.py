@@ -345,12 +345,15 @@ class LateGauges(NamedTuple):
 
     Attributes
     ----------
-    due, labelled
-        Events that were due, and how many of them had a label that came.
+    due, labelled, stopped
+        Events that were due, how many of them had a label that came, and how many were stopped.
     scores, share
         Size of the sample of scores that wait for their labels, and its share of the events that wait.
     in_time, late
         As of `streampair.engine.delays.LateSample`.
+    explored
+        Events that their scores were to stop and that have an outcome: how many of them the coin had let
+        pass, and how many not, which are in no figure. None: no event is explored.
     """
 
     due: int
@@ -359,6 +362,8 @@ class LateGauges(NamedTuple):
     share: float
     in_time: int
     late: int
+    stopped: int = 0
+    explored: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -412,6 +412,9 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     arrivals: dict[str, Any] | None = None
     labels_used: bytes = b""
     labelled: int = 0
+    stopped: int = 0
+    explored: int = 0
+    unmarked: int = 0
     late_sample: dict[str, Any] | None = None
 
     @classmethod

@@ -11,13 +11,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 
 from streampair.engine.records import LABEL_LEARNED, OrderedRecord
-from streampair.engine.wal import Position, Range, SourceState, Wait
+from streampair.engine.wal import NOT_ACTING, Acting, Position, Range, SourceState, Wait
 
 __all__ = [
     "ORDER_NOT_COVERED",
@@ -27,6 +27,7 @@ __all__ = [
     "way_of",
 ]
 
+_Setting = TypeVar("_Setting", Acting, Wait)
 _COLUMNS: Final = [attrgetter(name) for name in ("partition", "position", "label", "early")]
 
 ORDER_NOT_COVERED = (
@@ -102,6 +103,7 @@ class Positions:
         self.producer_times = False
         self.learns_only = False
         self._waits: list[Wait] = []
+        self._acting: list[Acting] = []
         self.labels: dict[int, int] = {}
         self.expired = 0
         self._next: dict[int, Position] = {}
@@ -119,7 +121,7 @@ class Positions:
         self._due = {each.partition: each for each in state.due}
         self.labels = {each.partition: each.next_offset for each in state.labels}
         self.expired = state.expired
-        self._waits = list(state.waits)
+        self._waits, self._acting = list(state.waits), list(state.acting)
         self.matched = {each.partition: each for each in state.matched}
         self._ahead = list(state.ahead)
         self._taken = []
@@ -148,20 +150,40 @@ class Positions:
         list of Wait
             Of events that are not due yet, and of new ones.
         """
-        known = self._waits
-        if not known:
-            self._waits = [Wait(after, lateness)]
-        elif (known[-1].after, known[-1].lateness) != (after, lateness):
-            until = {each.partition: each.next_offset for each in self._next.values()}
-            changed = msgspec.structs.replace(known[-1], until=until)
-            self._waits = [*known[:-1], *([changed] if until else []), Wait(after, lateness)]
-        self._waits = [each for each in self._waits if self._is_pending(each)]
+        self._waits = self._from_now_on(self._waits, Wait(after, lateness))
         return list(self._waits)
 
-    def _is_pending(self, wait: Wait) -> bool:
+    @property
+    def acting(self) -> list[Acting]:
+        """What held for the events that were scored, as the log says; empty: no score was to stop one."""
+        return list(self._acting)
+
+    def act(self, now: Acting) -> list[Acting]:
+        """Let scores stop events that come from now on so; for those that came before, what held then holds.
+
+        Returns
+        -------
+        list of Acting
+            Of events that are not due yet, and of new ones.
+        """
+        found = self._from_now_on(self._acting or [NOT_ACTING], now)
+        self._acting = [] if found == [NOT_ACTING] else found
+        return list(found)
+
+    def _from_now_on(self, known: list[_Setting], now: _Setting) -> list[_Setting]:
+        """What holds for events that wait and for new ones, if from now on `now` does."""
+        found: list[_Setting] = known or [now]
+        if found[-1] != now:
+            until = {each.partition: each.next_offset for each in self._next.values()}
+            last: list[_Setting] = [msgspec.structs.replace(known[-1], until=until)] if until else []
+            found = known[:-1] + last
+            found.append(now)
+        return [each for each in found if self._is_pending(each.until)]
+
+    def _is_pending(self, until: Mapping[int, int]) -> bool:
         due = self._due
-        return not wait.until or any(
-            partition not in due or due[partition].next_offset < end for partition, end in wait.until.items()
+        return not until or any(
+            partition not in due or due[partition].next_offset < end for partition, end in until.items()
         )
 
     @property
@@ -208,6 +230,7 @@ class Positions:
             self.expired,
             list(self._waits),
             [self.matched[p] for p in sorted(self.matched)],
+            list(self._acting),
         )
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
@@ -37,7 +38,9 @@ from streampair.privacy.ledger import DIGEST_BYTES
 
 __all__ = [
     "LOG_FORMAT",
+    "NOT_ACTING",
     "REGISTER_FORMAT",
+    "Acting",
     "Chain",
     "CommitEntry",
     "Digests",
@@ -131,6 +134,29 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=T
     until: dict[int, int] = {}
 
 
+class Acting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Which scores stop their events, and which share of these is let pass (`engine.exploration`).
+
+    Attributes
+    ----------
+    threshold, share
+        Scores of at least `threshold` stop, but for this share of them.
+    key
+        Identity of the secret of the coins.
+    until
+        As of `Wait`.
+    """
+
+    threshold: float
+    share: float
+    key: bytes
+    until: dict[int, int] = {}
+
+
+NOT_ACTING: Final = Acting(math.inf, 1.0, b"")
+"""No score stops an event."""
+
+
 class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Positions of a lane that reads a whole topic.
 
@@ -154,6 +180,8 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     matched
         Where events are learned when their labels come: where each partition of the labels topic is to be
         read on for labels whose events are still to be found.
+    acting
+        Where events are explored: which scores stopped events, those that came first first.
     """
 
     positions: list[Position]
@@ -164,6 +192,7 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     expired: int = 0
     waits: list[Wait] = []
     matched: list[Position] = []
+    acting: list[Acting] = []
 
 
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

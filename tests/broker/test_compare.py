@@ -162,9 +162,11 @@ def write(kafka: Cluster, topic: str, rows: list[tuple[int, dict[str, Any]]]) ->
         asyncio.run(produce(kafka.bootstrap, topic, [json.dumps(row).encode()], timestamp_ms=time))
 
 
-def score(config: Config, offset: int, value: float | None, outcome: str = "learned") -> tuple[int, Any]:
+def score(
+    config: Config, offset: int, value: float | None, outcome: str = "learned", **more: Any
+) -> tuple[int, Any]:
     row = {"app": config.app, "topic": config.input.topic, "partition": 0, "offset": offset}
-    return NOW, {**row, "score": value, "outcome": outcome, "learner": "l", "id": None}
+    return NOW, {**row, "score": value, "outcome": outcome, "learner": "l", "id": None, **more}
 
 
 def read(
@@ -216,6 +218,39 @@ def test_labels_that_come_later_are_joined_by_the_rules_of_a_worker(
     assert found.both == 6
     # The fifth one was stopped, and the last one is not due.
     assert found.positive.tolist() == [True, False, True, False]
+
+
+def test_outcomes_weigh_what_the_score_that_stopped_events_says(
+    kafka: Cluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """B has scored alone: what it would have stopped says nothing. Two that stop events are not compared."""
+    name = unique("hand")
+    a, b = configs = by_hand(kafka, tmp_path, name)
+    kafka.create_topic(f"{name}-in")
+    coin = np.random.default_rng(1)
+    frauds, scores = coin.random(80) < 0.4, coin.random(80)
+    marks = [{"threshold": 0.5, "share": 0.25, "explore": bool(coin.random() < 0.5)} for _ in range(80)]
+    write(kafka, f"{name}-in", [(NOW + i, {"f": 0.0, "y": bool(fraud)}) for i, fraud in enumerate(frauds)])
+    write(kafka, a.output_topic, [score(a, i, x, **marks[i]) for i, x in enumerate(scores)])
+    write(kafka, b.output_topic, [score(b, i, x + 0.1 * (i % 2)) for i, x in enumerate(scores)])
+    weights = np.array(
+        [1.0 if x < 0.5 else 4.0 * each["explore"] for x, each in zip(scores, marks, strict=True)]
+    )
+    used = weights > 0.0
+    found = json.loads(call(tmp_path / "a.toml", tmp_path / "b.toml", "--json"))["quality"]
+    wanted = delong(frauds[used], scores[used], (scores + 0.1 * (np.arange(80) % 2))[used], weights[used])
+    assert wanted is not None
+    assert found["auc"] == pytest.approx([wanted.first, wanted.second])
+    assert (found["explored"], found["unmarked"]) == ((weights == 4.0).sum(), (~used).sum())
+    assert found["average_precision"] == [None, None]  # of fewer than 30 explored positives
+    said = call(tmp_path / "a.toml", tmp_path / "b.toml")
+    assert "too few explored positives" in said
+    assert f"left out: {(~used).sum()} more with a label" in said
+    write(kafka, f"{name}-in", [(NOW + 80, {"f": 0.0, "y": True})])
+    for config in configs:
+        write(kafka, config.output_topic, [score(config, 80, 0.9, **marks[0])])
+    with pytest.raises(SourceError, match="say that they stop events"):
+        read(configs)
 
 
 def test_what_cannot_be_compared_is_refused(

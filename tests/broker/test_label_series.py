@@ -89,7 +89,7 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     }
     assert front < BEGIN + 400 * DAY - 60 * DAY  # the last event lets all labels go
     assert found["labels_kept"] == 0
-    assert found["due_events_total"] == {"yes": len(used), "no": 401 - len(used)}
+    assert found["due_events_total"] == {"yes": len(used), "no": 399 - len(used), "stopped": 2}
     assert found["events_without_id_total"] == 1
     assert found["events_pending"] == 0
     assert found["learned_to_seconds"] == (BEGIN + 400 * DAY) / 1000
@@ -97,7 +97,8 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     assert found["label_newest_seconds"] == max(label.time for label in labels) / 1000 < stops[2].time / 1000
     assert (found["labels_reading"], found["learning_lag_seconds"]) == (0.0, 0.0)
     assert (found["score_sample_events"], found["score_sample_share"]) == (0, 1.0)
-    assert 0.0 < found["recall_at_threshold"] <= 1.0
+    # Nobody knows how many positives are above it: those that were stopped have no label.
+    assert not {"recall_at_threshold", "explored_events_total"} & found.keys()
     assert found["evaluated_events"] == 398
     known = {event.id: event.time for event in events}
     delays = sorted(

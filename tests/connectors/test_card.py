@@ -492,15 +492,26 @@ absent = false
 )
 
 
+EXPLORES = """stopped = "gone"
+[output]
+alert_above = 1.5
+explore = 0.02
+explore_key_file = "explore.key"
+"""
+
+
 def test_every_card_says_that_labels_come_later(config: Path) -> None:
     """How long learning lags, what an event without a label is, and which id must name one event."""
     for text, meaning in (
         (LATE, "learned with label False."),
         (LATE.replace("absent = false\n", ""), "a null record."),
         (LATE + 'stopped = "no"', "learned with label False"),
-        (LATE + 'stopped = "gone"', "learned with label False, one with the label 'gone' is a null record."),
+        (LATE + EXPLORES, "learned with label False, one with the label 'gone' is a null record."),
     ):
         config.write_text(text)
+        if EXPLORES in text:  # which refuses a learner that releases its AUC
+            config.write_text(text.replace(", auc_share = 0.5", ""))
+            write_key(config.with_name("explore.key"), "5a" * 32)
         of_card = CliRunner().invoke(app, ["budget", "card", str(config), "--json"]).output
         if 'stopped = "no"' in text:
             assert "label_input.stopped is 'no', which is a label of events whose outcome is known" in of_card
@@ -508,6 +519,7 @@ def test_every_card_says_that_labels_come_later(config: Path) -> None:
         for notes in (" ".join(json.loads(of_card)["notes"]), " ".join(lane(config).privacy.notes)):
             assert "an event is learned 30 days after it came" in notes
             assert f"An event without a label is {meaning}" in notes
+            assert ("score is at least 1.5, a share of 0.02 is marked" in notes) == (EXPLORES in text)
             assert "in the key of both, is not protected, and must name one event" in notes
     config.write_text(TOML)
     assert "labels" not in str(lane(config).privacy.notes).lower()

@@ -380,6 +380,13 @@ def test_check_says_that_every_message_of_a_label_topic_is_one_label(config: Pat
     for more in ('stopped = "declined"\n', None):
         config.write_text((named + more if more else named.replace("absent = false\n", "")) + alerts)
         assert "label_input.stopped" not in call("check", config).stdout
+    explores = 'explore = 0.1\nexplore_key_file = "coins.key"\n'
+    config.write_text(f'{named}stopped = "declined"\n{alerts}{explores}')
+    assert "FAIL output.explore: the explore_key file" in call("check", config, code=1).stdout
+    write_key(config.with_name("coins.key"), "5a" * 32)
+    said = call("check", config).stdout
+    assert "0.1 of the events with a score of at least 0.5 are to be let pass" in said
+    assert "5a5a" not in said
 
 
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:

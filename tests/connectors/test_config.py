@@ -12,7 +12,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, Duration, KafkaConfig, load_config, parse_config
 from streampair_connectors.config.secrets import draw_key, read_secret
 from streampair_connectors.observability.privacy_card import read_audit
-from streampair_connectors.worker.factory import build_lane, build_learner
+from streampair_connectors.worker.factory import build_lane, build_learner, exploration_of
 
 from streampair.auc import PairFTRL, PairOGD
 from streampair.errors import ConfigError, PrivacyError, StreampairError
@@ -306,9 +306,47 @@ def test_a_key_that_exists_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_the_noise_key_is_not_that_of_the_store() -> None:
-    """Scorers have the key of the store, and must not be able to compute the noise."""
+    """Scorers have the key of the store, and must not be able to compute the noise; coins have one, too."""
     keys = {"learner": {"noise_key_file": "one.key"}, "store": {"key_file": "one.key"}}
     assert "are the same key" in refusal(minimal(**keys))
+    explores = {"explore": 0.02, "alert_above": 0.5, "explore_key_file": "one.key"}
+    assert "draw another one" in refusal(minimal(output=explores, store={"key_file": "one.key"}))
+
+
+def test_events_are_explored_above_a_threshold_with_a_secret_and_a_label_of_stopped_ones(
+    tmp_path: Path,
+) -> None:
+    output: dict[str, Any] = {
+        "explore": 0.02,
+        "alert_above": 0.5,
+        "explore_key_file": tmp_path / "explore.key",
+    }
+    labels = {"topic": "l", "id": "key", "label": "y", "after": "1d", "absent": False, "stopped": "gone"}
+    for missing, fix in (
+        ({"explore_key_file": None}, "explore needs explore_key_file"),
+        ({"explore": None}, "explore_key_file needs explore"),
+        ({"alert_above": None}, "the score from which on events are stopped"),
+        *(({"explore": share}, "output.explore: input should be") for share in (0, 1, -0.5)),
+        ({}, "output.explore needs label_input.stopped"),  # and [label_input]
+    ):
+        assert fix in refusal(minimal(output={k: v for k, v in (output | missing).items() if v is not None}))
+    data = minimal(output=output, label_input=labels)
+    del data["input"]["label"]
+    assert "needs label_input.stopped" in refusal({**data, "label_input": {**labels, "stopped": None}})
+    config = parse_config(data)
+    with pytest.raises(ConfigError, match="streampair key --output"):
+        exploration_of(config)
+    draw_key(tmp_path / "explore.key")
+    explore = exploration_of(config)
+    assert explore is not None
+    assert (explore.now.threshold, explore.now.share) == (0.5, 0.02)
+    assert (tmp_path / "explore.key").read_text().strip() not in f"{config!r} {vars(explore)['now']!r}"
+    build_lane(config, lambda record: record)  # of files: nothing is explored
+    private = {"class": "streampair.auc.PairFTRL", "options": {"epsilon": 1.0, "delta": 1e-6, "horizon": 99}}
+    data["input"]["features"] = {"a": [0, 1]}
+    private["options"]["auc_share"] = 0.2  # type: ignore[index]
+    with pytest.raises(PrivacyError, match="remove auc_share"):
+        build_lane(parse_config({**data, "learner": private}), lambda record: record)
 
 
 # Durations

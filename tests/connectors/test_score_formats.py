@@ -12,10 +12,12 @@ import fastavro
 import msgspec
 import pytest
 from harness.schema_registry import Registry
+from pydantic import SecretStr
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.codecs.scores import score_reader
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Message, Partition, Routes
+from streampair_connectors.worker.factory import exploration_of
 from streampair_connectors.worker.outputs import OutputMessages
 
 from streampair.engine import Scored
@@ -25,6 +27,8 @@ SCORED = [
     Scored(7, b"k", "payment", 0.25, "learned", None, [("amount", 0.5), ("age", -0.25)]),
     Scored(8, None, None, None, "dead_letter"),
     Scored(9, b"k", None, 1.5, "scored", {"bike": 0.25, 1: 0.75}),
+    Scored(10, b"k", None, 1.0, "scored"),
+    *(Scored(offset, b"k", None, 2.5, "scored") for offset in range(11, 15)),
 ]
 
 
@@ -41,11 +45,15 @@ def registry() -> Iterator[Registry]:
     made.close()
 
 
+SECRET = SecretStr("5a" * 32)
+
+
 def configured(registry: Registry, kind: str = "avro") -> Config:
     table: dict[str, Any] = {
         "app": "fraud",
-        "input": {"label": "y", "features": ["amount"]},
-        "output": {"format": kind, "alert_above": 1.0},
+        "input": {"features": ["amount"]},
+        "label_input": {"topic": "l", "id": "key", "label": "y", "after": "1d", "stopped": "declined"},
+        "output": {"format": kind, "alert_above": 1.0, "explore": 0.5, "explore_key_file": SECRET},
         "learner": {"class": "streampair.auc.PairOGD"},
     }
     return parse_config(table | ({"schema_registry": {"url": registry.url}} if kind == "avro" else {}))
@@ -83,6 +91,14 @@ def test_scores_in_avro_have_the_fields_of_json(registry: Registry) -> None:
             for kind, value in (("avro", message.value), ("json", other.value)):
                 read = score_reader(configured(registry, kind), Fields)
                 assert msgspec.structs.astuple(read(value)) == values
+            assert ("explore" in fields) == ("share" in fields) == (fields["score"] is not None)
+            explore = exploration_of(config)
+            if explore is not None and fields["score"] is not None:
+                assert (fields["threshold"], fields["share"]) == (1.0, 0.5)
+                assert fields["explore"] == explore.marks(fields["score"], 2, fields["offset"])
+    marks = [json.loads(each.value or b"").get("explore") for each in wanted[Partition("fraud-scores", 0)]]
+    assert {*marks[2:]} == {True, False}
+    assert [*marks[:2]] == [False, None]
 
 
 def test_the_schema_is_registered_once(registry: Registry) -> None:

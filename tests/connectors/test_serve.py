@@ -92,6 +92,36 @@ def test_one_event_and_a_list(linear: models.Model) -> None:
     assert none.json == {"scores": [], "model": model}
 
 
+def exploring() -> Any:
+    labels = {"topic": "l", "id": "id", "label": "bad", "after": "1d", "stopped": "declined"}
+    output = {"alert_above": 0.0, "explore": 0.5, "explore_key_file": "nobody-reads.key"}
+    return config(input={"features": NAMES, "id": "id"}, label_input=labels, output=output)
+
+
+def test_each_request_has_a_coin_of_its_own(linear: models.Model) -> None:
+    """Also the same event again: who asks until he is let pass is told so in the documents."""
+    events = [{**x, "id": n} for n, x in enumerate(rows(200, seed=2))]
+    with Serving.of(linear, exploring()) as serving:
+        found = serving.post("/score", events).json
+        again = [serving.post("/score", events[0]).json for _ in range(30)]
+        named = {name: [each[name] for each in events] for name in NAMES}
+        tensors = [{"name": n, "shape": [200], "datatype": "FP64", "data": v} for n, v in named.items()]
+        inferred = serving.post("/v2/models/fraud/infer", {"inputs": tensors}).json
+        outputs = serving.get("/v2/models/fraud").json["outputs"]
+    assert (found["threshold"], found["share"]) == (0.0, 0.5)
+    above = np.array(found["scores"]) >= 0.0
+    assert 50 < above.sum() < 150
+    of_output = {each["name"]: each["data"] for each in inferred["outputs"]}
+    assert inferred["parameters"]["share"] == 0.5
+    assert {"name": "explore", "datatype": "BOOL", "shape": [-1]} in outputs
+    for marks in (np.array(found["explore"]), np.array(of_output["explore"])):
+        assert not (marks & ~above).any()
+        assert 0.2 < marks[above].mean() < 0.8
+    assert found["explore"] != of_output["explore"]
+    assert {each["explore"] for each in again} == ({True, False} if above[0] else {False})
+    assert all(each["score"] == found["scores"][0] for each in again)
+
+
 def test_events_are_decoded_as_the_input_says(linear: models.Model) -> None:
     x = rows(1)[0]
     with Serving.of(linear, config()) as serving:
@@ -602,6 +632,10 @@ def test_answers_are_as_the_document_says(linear: models.Model, forest: auc.Fore
         for outputs in (None, [{"name": "score", "parameters": {"binary_data": False}}]):
             sent = {"id": "r1", "inputs": [tensor()], "outputs": outputs}
             fits(serving.post("/v2/models/fraud/infer", sent), f"{model}/infer")
+    with Serving.of(linear, exploring()) as serving:
+        fits(serving.post("/score", rows(1)[0]), "/score")
+        fits(serving.post("/score", rows(3)), "/score")
+        fits(serving.post("/v2/models/fraud/infer", {"inputs": [tensor()]}), f"{model}/infer")
     with Serving.of(forest_model) as serving:
         fits(serving.post("/score?explain=true", rows(1)[0]), "/score")
         fits(serving.post("/score?explain=true", rows(3)), "/score")

@@ -115,7 +115,7 @@ async def scores() -> AsyncIterator[Read]:
     made: Any = ScoreReader(config_of(), 1, cluster=CLUSTER)
     await made.load({})
     taken: list[int] = []
-    sample: Any = SimpleNamespace(add=lambda partition, offset, score: taken.append(offset))
+    sample: Any = SimpleNamespace(add=lambda partition, offset, score, weight: taken.append(offset))
     yield Read(made._reader, lambda: taken, lambda: made.poll(sample, {}), lambda: made.dropped)
 
 

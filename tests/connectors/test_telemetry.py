@@ -152,7 +152,9 @@ def test_only_operators_see_the_metrics_of_late_labels(telemetry: Telemetry) -> 
     """Where every message says positive, the share with a label is the positive rate (docs/privacy 7)."""
     text = telemetry.render()
     assert value(text, "label_messages_total", app="late", outcome="contradicting") == 2
-    assert value(text, "due_events_total", app="late", labelled="no") == 1_900
+    assert value(text, "due_events_total", app="late", labelled="no") == 1_860
+    assert value(text, "due_events_total", app="late", labelled="stopped") == 40
+    assert value(text, "explored_events_total", app="late", explored="no") == 3
     assert value(text, "sampled_labels_total", app="late", came="late") == 10
     assert value(text, "label_delay_seconds_bucket", app="late", le="86400.0") == 50
     assert value(text, "label_delay_seconds_bucket", app="late", le="+Inf") == 100

@@ -18,9 +18,9 @@ from aiokafka import AIOKafkaProducer
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
 
-from harness.applications import PAIR_OGD, App, Running, events, read_until
+from harness.applications import PAIR_OGD, App, Running, events, read_until, write_key
 from harness.kafka import Cluster
-from harness.late_labels import Event, Label, create, late_app, send_events, send_labels, stream
+from harness.late_labels import STOPPED, Event, Label, create, late_app, send_events, send_labels, stream
 from harness.prometheus import Prometheus
 from harness.serving import ask
 from harness.worker_process import WorkerProcess, fetch, wait_for
@@ -242,9 +242,11 @@ class Provoked:
 
         def application(name: str) -> App:
             (self._directory / name).mkdir()
-            app = late_app(App(self._cluster, self._directory / name, name))
+            app = late_app(App(self._cluster, self._directory / name, name), f'stopped = "{STOPPED}"')
             text = app.path.read_text().replace('after = "30d"', wait)
-            app.path.write_text(f"{text}[output]\nalert_above = 0.0\n")
+            explores = 'alert_above = -1000.0\nexplore = 0.8\nexplore_key_file = "explore.key"'
+            app.path.write_text(f"{text}[output]\n{explores}\n")
+            write_key(app.path.with_name("explore.key"), "5a" * 32)
             self._cluster.create_topic(f"{name}-alerts")
             return create(app)
 
@@ -261,7 +263,8 @@ class Provoked:
                 events_ = events_of(begun, part)
                 labelled = events_[: 10 + 5 * part]
                 delay = 500 + 1500 * part
-                send_labels(app, [Label(0, e.time + delay, e.id, i % 3 == 0) for i, e in enumerate(labelled)])
+                # More than thirty explored positives in all: with fewer there is no recall.
+                send_labels(app, [Label(0, e.time + delay, e.id, i % 3 > 0) for i, e in enumerate(labelled)])
                 # The events are due at once, so that their labels have to be there.
                 newest = (labelled[-1].time + delay) / 1000 - 0.01
                 self._value(f'streampair_label_newest_seconds{{app="late"}} > {newest}', worker.log)

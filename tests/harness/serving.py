@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from streampair_connectors.config import Config
 from streampair_connectors.serve.model_source import FileModel
 from streampair_connectors.serve.options import ServeOptions
-from streampair_connectors.serve.scoring import config_decoder, model_decoder
+from streampair_connectors.serve.scoring import coins_of, config_decoder, model_decoder
 from streampair_connectors.serve.server import ScoringServer
 
 from streampair.models import Model
@@ -55,7 +55,7 @@ class Serving:
             assert model is not None
             decoder = model_decoder(model)
         chosen = ServeOptions(**{"name": "fraud", "port": 0, **options})
-        return cls(ScoringServer(source, decoder, chosen))
+        return cls(ScoringServer(source, decoder, chosen, None if config is None else coins_of(config)))
 
     def _run(self) -> None:
         async def body() -> None:

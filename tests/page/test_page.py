@@ -461,6 +461,10 @@ def test_the_page_has_a_section_on_labels_that_come_later(run: Run, visit: Open)
     page.get_by_role("tab", name="Learning").click()
     says(page, "Recall at the threshold")
     assert "leaves such events out" not in page.locator("body").inner_text()
+    says(
+        page,
+        "12 so far, of which 31 are positive and in these figures. Left out are 3 outcomes",
+    )
     page.get_by_role("tab", name="Operation").click()
     run.publish_late(LATE, reading=True, lag=None, newest=None)
     says(page, "Labels are read again: events are scored, and learned later")

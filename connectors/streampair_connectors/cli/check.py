@@ -44,6 +44,7 @@ from streampair_connectors.stores.topic import check_log_partitions
 from streampair_connectors.worker.factory import (
     build_lane,
     draws_key,
+    exploration_of,
     is_private,
     named_steps,
     start_model,
@@ -123,7 +124,7 @@ def _label_place(config: Config) -> str:
 
 
 def _check_stopped(config: Config, report: Report) -> None:
-    """Say that an event which its score has stopped would count as one without a label."""
+    """Say that an event which its score has stopped would count as one without a label; what is explored."""
     labels, least = config.label_input, config.output.alert_above
     if labels is not None and labels.absent is not None and labels.stopped is None and least is not None:
         report.doubtful(
@@ -131,8 +132,21 @@ def _check_stopped(config: Config, report: Report) -> None:
             f"scores from {least:g} on are alerts, and an event without a label is {labels.absent!r}. If an "
             "alert stops an event, as a payment that is declined, no label of it ever comes: it is learned "
             f"as {labels.absent!r}, and AUC and recall are too low. Send a label that says so, and name it: "
-            'label_input.stopped = "declined". Where nothing is stopped, nothing is needed',
+            'label_input.stopped = "declined". Then figures are of the events that are let pass; with '
+            "output.explore a share of the others is let pass too, and figures are of all. Where nothing is "
+            "stopped, nothing is needed",
         )
+    if config.output.explore is not None:
+        try:
+            exploration_of(config)
+        except StreampairError as error:
+            report.bad("output.explore", error)
+        else:
+            report.good(
+                "output.explore",
+                f"{config.output.explore:g} of the events with a score of at least {least:g} are to be let "
+                "pass, with the secret of output.explore_key_file, which all workers of the application need",
+            )
 
 
 async def check_config(config: Config, *, create_topics: bool = False, account: Path | None = None) -> Report:

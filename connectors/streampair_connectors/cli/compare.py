@@ -186,34 +186,44 @@ def _differences(first: Config, second: Config) -> Iterator[str]:
 def _quality(events: ScoredEvents, stored: Sequence[_Stored]) -> dict[str, Any] | None:
     """Figures of raw data; None: a class has fewer than two events."""
     from streampair.evaluation import average_precision, delong
+    from streampair.evaluation.quality import FEWEST
 
-    found = delong(events.positive, *events.scores)
+    weights = events.weights if events.explored else None
+    positives = int((events.positive & (events.weights > 1.0)).sum())
+    too_few = events.explored + events.unmarked > 0 and positives < FEWEST
+    found = delong(events.positive, *events.scores, weights=weights)
     if found is None:
         return None
     return {
         "events": found.events,
         "positives": int(events.positive.sum()),
+        "explored": events.explored,
+        "unmarked": events.unmarked,
         "auc": [found.first, found.second],
         "auc_stderr": [found.first_stderr, found.second_stderr],
         "difference": found.difference,
         "difference_stderr": found.difference_stderr,
         "p_value": found.p_value,
-        "average_precision": [average_precision(scores, events.positive) for scores in events.scores],
+        "average_precision": [
+            None if too_few else average_precision(each, events.positive, weights) for each in events.scores
+        ],
         "log_loss": [
-            _log_loss(scores, events.positive, each.probabilities)
+            _log_loss(scores, events.positive, each.probabilities, weights)
             for scores, each in zip(events.scores, stored, strict=True)
         ],
     }
 
 
-def _log_loss(scores: Any, positive: Any, probabilities: Callable[[Any], Any] | None) -> float | None:
+def _log_loss(
+    scores: Any, positive: Any, probabilities: Callable[[Any], Any] | None, weights: Any
+) -> float | None:
     """Mean log loss of the probabilities of scores; None: there are none."""
     import numpy as np
 
     if probabilities is None:
         return None
     chances = np.clip(np.asarray(probabilities(scores), np.float64), 1e-15, 1.0 - 1e-15)
-    return float(-np.log(np.where(positive, chances, 1.0 - chances)).mean())
+    return float(np.average(-np.log(np.where(positive, chances, 1.0 - chances)), weights=weights))
 
 
 def _cpu(config: Config) -> dict[str, float] | None:
@@ -278,12 +288,22 @@ def _quality_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "AUC", few if found["by_raw_data"] else "of raw data: printed with --by-raw-data only"
         return
     yield "labelled", f"{quality['events']} of them, {quality['positives']} positive"
+    if quality["explored"] or quality["unmarked"]:
+        yield (
+            "explored",
+            f"{quality['explored']} of them, which stand for those that their scores have stopped; left out: "
+            f"{quality['unmarked']} more with a label, which were to be stopped",
+        )
     for app, auc, stderr in zip(apps, quality["auc"], quality["auc_stderr"], strict=True):
         yield f"AUC {app}", _with_band(auc, stderr)
     gap, error, p = quality["difference"], quality["difference_stderr"], quality["p_value"]
     yield "difference", f"{gap:+.4f}, standard error {error:.4f}, p {p:.3g} (DeLong), for one look"
-    for label, key in (("average precision", "average_precision"), ("log loss", "log_loss")):
-        yield label, _listed(apps, ("not known" if each is None else f"{each:.4f}" for each in quality[key]))
+    few = "too few explored positives" if quality["explored"] or quality["unmarked"] else "not known"
+    for label, key, none in (
+        ("average precision", "average_precision", few),
+        ("log loss", "log_loss", "not known"),
+    ):
+        yield label, _listed(apps, (none if each is None else f"{each:.4f}" for each in quality[key]))
 
 
 def _listed(apps: Sequence[str], values: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from streampair.engine import DeadLetter, Event, EventRows, Scored
+from streampair.engine.exploration import Exploration
 from streampair.errors import RecordError, TombstoneError
 from streampair.records.features import Categories
 from streampair.records.features import label as meaning_of
@@ -974,6 +975,9 @@ class _ScoreMessage(msgspec.Struct, gc=False):
     probabilities: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     model_slots: int | msgspec.UnsetType = msgspec.UNSET
     reasons: list[_Reason] | msgspec.UnsetType = msgspec.UNSET
+    threshold: float | msgspec.UnsetType = msgspec.UNSET
+    share: float | msgspec.UnsetType = msgspec.UNSET
+    explore: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def _by_class(probabilities: Mapping[Any, float]) -> dict[str, float]:
@@ -1013,6 +1017,7 @@ class Encoder:
         scored: Sequence[Scored],
         places: Sequence[tuple[int, int]] | None = None,
         model: int | None = None,
+        exploration: Exploration | None = None,
     ) -> list[bytes]:
         """Return the values of many records.
 
@@ -1024,8 +1029,10 @@ class Encoder:
             Partition and offset of each, of a whole topic; None: of the encoder's partition.
         model
             Slots of the published model that scored; None: the lane has scored.
+        exploration
+            Marks scores whose events are to be let pass; None: none is.
         """
-        return list(map(self._encode, self.rows(scored, places, model)))
+        return list(map(self._encode, self.rows(scored, places, model, exploration)))
 
     def lines(self, scored: Sequence[Scored]) -> bytes:
         """Return many records as lines of a file."""
@@ -1036,12 +1043,13 @@ class Encoder:
         scored: Sequence[Scored],
         places: Sequence[tuple[int, int]] | None = None,
         model: int | None = None,
+        exploration: Exploration | None = None,
     ) -> list[_ScoreMessage]:
         """Return the fields of many records, as of `scores`."""
         app, learner, topic, partition = self._lane
         if places is None:
             places = [(partition, s.offset) for s in scored]
-        return [
+        rows = [
             _ScoreMessage(
                 *(app, learner, topic, *place, s.id, s.score, s.outcome),
                 msgspec.UNSET if s.probabilities is None else _by_class(s.probabilities),
@@ -1050,6 +1058,13 @@ class Encoder:
             )
             for s, place in zip(scored, places, strict=True)
         ]
+        if exploration is not None:
+            now = exploration.now
+            for row in rows:
+                if row.score is not None:
+                    row.threshold, row.share = now.threshold, now.share
+                    row.explore = exploration.marks(row.score, row.partition, row.offset)
+        return rows
 
     def dead_letter(
         self,

@@ -37,6 +37,9 @@ SCORE_SCHEMA: dict[str, Any] = {
         {"name": "probabilities", "type": ["null", {"type": "map", "values": "double"}], "default": None},
         {"name": "model_slots", "type": ["null", "long"], "default": None},
         {"name": "reasons", "type": ["null", {"type": "array", "items": _REASON}], "default": None},
+        {"name": "threshold", "type": ["null", "double"], "default": None},
+        {"name": "share", "type": ["null", "double"], "default": None},
+        {"name": "explore", "type": ["null", "boolean"], "default": None},
     ],
 }
 _parsed = fastavro.parse_schema(SCORE_SCHEMA)

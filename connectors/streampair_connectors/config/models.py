@@ -522,6 +522,11 @@ class OutputConfig(Table):
     dead_letter_topic: str | None = None
     # Scores of at least this also go to the topic APP-alerts; the recall that is measured is theirs.
     alert_above: float | None = None
+    # Share of the events with such a score whose score message says `explore`: the service that would stop
+    # them is asked to let them pass, so that their outcomes become known. None: all may be stopped.
+    explore: Annotated[float, Field(gt=0, lt=1)] | None = None
+    # The secret of the coins: the same in all workers of the application.
+    explore_key_file: Secret | None = None
     # How many of the largest contributions each score has. 0: none.
     explain: Annotated[int, Field(ge=0, le=100)] = 0
     # Of one partition, with the newest models. Default: APP-model with scoring = "parallel", else none.
@@ -536,6 +541,28 @@ class OutputConfig(Table):
     @classmethod
     def _topic(cls, value: str | None) -> str | None:
         return None if value is None else _check_topic(value)
+
+    @model_validator(mode="after")
+    def _explored(self) -> OutputConfig:
+        if (self.explore is None) != (self.explore_key_file is None):
+            missing, declared = "explore_key_file", "explore"
+            if self.explore is None:
+                missing, declared = declared, missing
+            raise ValueError(
+                f"{declared} needs {missing}: a share of events, and the file with the secret of its coins; "
+                "draw one with: streampair key --output explore.key"
+            )
+        if self.explore is not None and self.alert_above is None:
+            raise ValueError(
+                "explore is a share of the events with a score of at least alert_above, which is missing: "
+                "set it to the score from which on events are stopped"
+            )
+        return self
+
+    def explore_key(self) -> bytes | None:
+        """Return the secret of the coins, read now; None when none is declared."""
+        secret = read_secret("explore_key", self.explore_key_file)
+        return None if secret is None else hex_key("explore_key", secret)
 
 
 class TopicsConfig(Table):
@@ -819,6 +846,24 @@ class Config(Table):
                 "the second, and must not have the first, by which the noise can be computed; draw another "
                 "one with: streampair key --output store.key"
             )
+        coins = self.output.explore_key_file
+        if coins is not None and coins in (self.learner.noise_key_file, self.store.key_file):
+            raise ValueError(
+                "output.explore_key_file is also the key of the noise or of the store: each has its own "
+                "readers and its own time to be changed; draw another one with: streampair key --output "
+                "explore.key"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _explores(self) -> Config:
+        labels = self.label_input
+        if self.output.explore is not None and (labels is None or labels.stopped is None):
+            raise ValueError(
+                "output.explore needs label_input.stopped, the label that says that an event was stopped: "
+                'add [label_input], with the topic on which labels come, and stopped = "declined". Without '
+                "it events that were stopped would be learned as if their outcome were known"
+            )
         return self
 
     @model_validator(mode="after")
@@ -930,7 +975,16 @@ class Config(Table):
         absent = "is a null record" if labels.absent is None else f"is learned with label {labels.absent!r}"
         if labels.stopped is not None:
             absent += f", one with the label {labels.stopped!r} is a null record"
+        explored: tuple[str, ...] = ()
+        if self.output.explore is not None:
+            explored = (
+                f"Of the events whose score is at least {self.output.alert_above:g}, a share of "
+                f"{self.output.explore:g} is marked to be let pass. The coin is a function of a secret and "
+                "of the place of the event, and of no content: given the score it is public randomness. The "
+                "learner learns all outcomes alike.",
+            )
         return (
+            *explored,
             f"Labels come later: an event is learned {duration_text(labels.wait)} after it came.",
             "Whether a label comes, when, and which one, is part of the content of its event's record: it is "
             f"protected as features are. An event without a label {absent}.",

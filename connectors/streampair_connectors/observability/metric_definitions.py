@@ -267,6 +267,12 @@ def _late(
     return _operator(name, title, unit, help, of_lane, *labels, counter=counter)
 
 
+def _due(late: LateGauges) -> dict[str, int]:
+    """Events that were due, by whether a label came."""
+    found = {"yes": late.labelled, "no": late.due - late.labelled - late.stopped}
+    return {**found, "stopped": late.stopped} if late.stopped else found
+
+
 SERIES: tuple[MetricDefinition, ...] = (
     _operator(
         "events_total",
@@ -717,8 +723,25 @@ SERIES: tuple[MetricDefinition, ...] = (
         "Recall at the threshold",
         "ratio",
         "Share of the positives whose score is at least output.alert_above, in the window of "
-        "prequential_auc; absent without a threshold.",
+        "prequential_auc; absent without a threshold. Where events are stopped, absent without "
+        "output.explore and with fewer than 30 explored positives.",
         lambda quality: quality.recall_at_threshold,
+    ),
+    _quality(
+        "precision_at_threshold",
+        "Precision at the threshold",
+        "ratio",
+        "Share of the positives among the events whose score is at least output.alert_above, in the window "
+        "of prequential_auc; absent as recall_at_threshold is.",
+        lambda quality: quality.precision_at_threshold,
+    ),
+    _quality(
+        "explored_positives",
+        "Explored positives",
+        "events",
+        "Positives in the window of prequential_auc that were let pass to learn their outcomes; below 30 "
+        "there is no precision and no recall. Absent without output.explore.",
+        lambda quality: quality.explored_positives,
     ),
     _labels(
         "label_messages_total",
@@ -774,9 +797,21 @@ SERIES: tuple[MetricDefinition, ...] = (
         "due_events_total",
         "Events that were due",
         "events",
-        "Events whose label had all its time, by whether it came: yes or no.",
-        lambda late: {"yes": late.labelled, "no": late.due - late.labelled},
+        "Events whose label had all its time, by whether it came: yes or no; or stopped, where a label says "
+        "that the event was stopped.",
+        _due,
         "labelled",
+        counter=True,
+    ),
+    _late(
+        "explored_events_total",
+        "Events that were to be stopped",
+        "events",
+        "Events with an outcome whose score was at least output.alert_above, by explored: yes (each stands "
+        "for 1 / output.explore events in all figures of quality) or no (in none of them); absent without "
+        "output.explore.",
+        lambda late: None if late.explored is None else dict(zip(("yes", "no"), late.explored, strict=True)),
+        "explored",
         counter=True,
     ),
     _labels(

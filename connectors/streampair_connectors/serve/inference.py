@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from streampair.models import Model
 from streampair_connectors.serve.errors import Refusal
@@ -25,7 +26,7 @@ from streampair_connectors.serve.messages import (
     Tensor,
     TensorMetadata,
 )
-from streampair_connectors.serve.scoring import Body, Decoder, Scores
+from streampair_connectors.serve.scoring import Body, Coins, Decoder, Scores
 
 __all__ = ["HEADER_LENGTH", "infer_answer", "infer_events", "model_metadata", "parse_request"]
 
@@ -220,20 +221,29 @@ def _texts(tensor: Tensor, part: memoryview) -> list[Any]:
 
 
 def infer_answer(
-    request: InferRequest, model: Model, info: ModelInfo, scores: Scores
+    request: InferRequest, model: Model, info: ModelInfo, scores: Scores, coins: Coins | None = None
 ) -> tuple[bytes, dict[str, str]]:
     """The body of an answer, and its headers.
+
+    Parameters
+    ----------
+    coins
+        Say which events are to be let pass, in the output `explore`; None: there is no such output.
 
     Raises
     ------
     Refusal
         422: there is no output of that name.
     """
-    made = {"score": np.array(scores.scores, dtype="<f8")}
+    made: dict[str, NDArray[Any]] = {"score": np.array(scores.scores, dtype="<f8")}
     if scores.probabilities is not None:
         rows = [list(each.values()) for each in scores.probabilities]
         width = len(rows[0]) if rows else len(model.classes)
         made["probabilities"] = np.array(rows, dtype="<f8").reshape(len(rows), width)
+    parameters: dict[str, Any] = {"slots": info.slots, "time": info.time}
+    if coins is not None:
+        made["explore"] = np.array([coins.marks(score) for score in scores.scores], dtype=np.bool_)
+        parameters |= coins._asdict()
     wanted = request.outputs or [RequestedOutput(name) for name in made]
     every = bool((request.parameters or {}).get("binary_data_output", False))
     outputs: list[Tensor] = []
@@ -242,26 +252,30 @@ def infer_answer(
         if output.name not in made:
             raise _wrong(f"there is no output {output.name!r}; outputs are {', '.join(made)}")
         values = made[output.name]
-        tensor = Tensor(output.name, list(values.shape), "FP64")
+        kind = "BOOL" if values.dtype == np.bool_ else "FP64"
+        tensor = Tensor(output.name, list(values.shape), kind)
         if (output.parameters or {}).get("binary_data", every):
             tensor.parameters = {"binary_data_size": values.nbytes}
             tail += values.tobytes()
         else:
             tensor.data = values.ravel().tolist()
         outputs.append(tensor)
-    parameters = {"slots": info.slots, "time": info.time}
     text = _encode(InferAnswer(info.name, str(info.slots), parameters, outputs, request.id))
     if not tail:
         return text, {"Content-Type": "application/json"}
     return text + tail, {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
 
 
-def model_metadata(model: Model, info: ModelInfo, decoder: Decoder) -> ModelMetadata:
+def model_metadata(
+    model: Model, info: ModelInfo, decoder: Decoder, coins: Coins | None = None
+) -> ModelMetadata:
     """What the protocol says of a model: inputs are its fields, one tensor each."""
     fields: Sequence[str] = decoder.fields or [str(name) for name in model.features]
     outputs = [TensorMetadata("score", "FP64", [-1])]
     if model.multiclass:
         outputs.append(TensorMetadata("probabilities", "FP64", [-1, len(model.classes)]))
+    if coins is not None:
+        outputs.append(TensorMetadata("explore", "BOOL", [-1]))
     inputs = [TensorMetadata(name, "FP64", [-1]) for name in fields]
     return ModelMetadata(info.name, [str(info.slots)], "streampair", inputs, outputs)
 

@@ -27,6 +27,9 @@ __all__ = [
 
 _Probabilities = Annotated[dict[str, float], msgspec.Meta(description="Of each class of several.")]
 
+_Threshold = Annotated[float, msgspec.Meta(description="Scores of at least this stop their events.")]
+_Share = Annotated[float, msgspec.Meta(description="Of these events, which are to be let pass.")]
+
 
 class ModelInfo(msgspec.Struct, gc=False):
     """The model that has answered."""
@@ -51,6 +54,9 @@ class ScoreAnswer(msgspec.Struct, omit_defaults=True):
     id: Annotated[str | None, msgspec.Meta(description="Of the event, if it has one.")] = None
     probabilities: _Probabilities | None = None
     explanation: Reasons | None = None
+    threshold: _Threshold | None = None
+    share: _Share | None = None
+    explore: Annotated[bool | None, msgspec.Meta(description="Whether this event is one of them.")] = None
 
 
 class ScoresAnswer(msgspec.Struct, omit_defaults=True):
@@ -61,6 +67,9 @@ class ScoresAnswer(msgspec.Struct, omit_defaults=True):
     ids: list[str | None] | None = None
     probabilities: list[_Probabilities] | None = None
     explanations: list[Reasons] | None = None
+    threshold: _Threshold | None = None
+    share: _Share | None = None
+    explore: Annotated[list[bool] | None, msgspec.Meta(description="Whether each is one of them.")] = None
 
 
 class RefusalAnswer(msgspec.Struct):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +22,11 @@ from streampair_connectors.worker.factory import taken_cells
 
 __all__ = [
     "Body",
+    "Coins",
     "Decoder",
     "EventScore",
     "Scores",
+    "coins_of",
     "config_decoder",
     "explain",
     "model_decoder",
@@ -76,6 +79,27 @@ class Scores(NamedTuple):
     probabilities: list[dict[str, float]] | None
 
 
+class Coins(NamedTuple):
+    """Which events of requests are to be let pass although their scores would stop them.
+
+    A request has no place in a topic, so its coin is drawn at random, and another request with the same event
+    has another one.
+
+    Attributes
+    ----------
+    threshold, share
+        Scores of at least `threshold` stop their events, but for this share of them.
+    """
+
+    threshold: float
+    share: float
+
+    def marks(self, score: float) -> bool:
+        """Whether the event with this score is to be let pass: another answer each time."""
+        # 2**53 as of random.random(), from the source of the system, which nobody can foretell.
+        return score >= self.threshold and secrets.randbelow(1 << 53) < self.share * (1 << 53)
+
+
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -86,6 +110,14 @@ def config_decoder(config: Config) -> Decoder:
         config.input.source_names() or None,
         ids=config.input.id is not None,
     )
+
+
+def coins_of(config: Config) -> Coins | None:
+    """The coins of an application; None: it explores no events."""
+    output = config.output
+    if output.explore is None or output.alert_above is None:
+        return None
+    return Coins(output.alert_above, output.explore)
 
 
 def model_decoder(model: Model) -> Decoder:

@@ -31,7 +31,9 @@ from streampair_connectors.serve.options import ServeOptions, read_tls, read_tok
 from streampair_connectors.serve.routes import ROUTES
 from streampair_connectors.serve.scoring import (
     Body,
+    Coins,
     Decoder,
+    coins_of,
     config_decoder,
     explain,
     model_decoder,
@@ -69,9 +71,14 @@ class ScoringServer:
         Decodes events.
     options
         Address, secrets and limits.
+    coins
+        Say which events are to be let pass; None: answers say nothing of it.
     """
 
-    def __init__(self, source: ModelSource, decoder: Decoder, options: ServeOptions) -> None:
+    def __init__(
+        self, source: ModelSource, decoder: Decoder, options: ServeOptions, coins: Coins | None = None
+    ) -> None:
+        self._coins = coins
         self._source, self._decoder, self._options = source, decoder, options
         self._tokens = read_tokens(options.token_file)
         self._tls = read_tls(options.tls_cert, options.tls_key)
@@ -249,16 +256,23 @@ class ScoringServer:
         found = score_events(model, self._decoder, events)
         self.series.events(len(events))
         explained = [explain(model, self._decoder, event) for event in events] if reasons else None
-        return ScoresAnswer(
-            found.scores, info, found.ids if self._decoder.ids else None, found.probabilities, explained
-        )
+        ids = found.ids if self._decoder.ids else None
+        answer = ScoresAnswer(found.scores, info, ids, found.probabilities, explained)
+        if (coins := self._coins) is not None:
+            answer.threshold, answer.share = coins
+            answer.explore = [coins.marks(score) for score in found.scores]
+        return answer
 
     def _scored_one(self, body: bytes, model: Model, info: ModelInfo, *, reasons: bool) -> ScoreAnswer:
         event = Body(body)
         found = score_event(model, self._decoder, event)
         self.series.events(1)
         explained = explain(model, self._decoder, event) if reasons else None
-        return ScoreAnswer(found.score, info, found.id, found.probabilities, explained)
+        answer = ScoreAnswer(found.score, info, found.id, found.probabilities, explained)
+        if (coins := self._coins) is not None:
+            answer.threshold, answer.share = coins
+            answer.explore = coins.marks(found.score)
+        return answer
 
     async def _infer(self, request: web.Request) -> web.Response:
         self._check_name(request)
@@ -268,7 +282,7 @@ class ScoringServer:
         events = inference.infer_events(inferred, binary, self._decoder)
         scores = score_events(model, self._decoder, events)
         self.series.events(len(events))
-        answer, headers = inference.infer_answer(inferred, model, info, scores)
+        answer, headers = inference.infer_answer(inferred, model, info, scores, self._coins)
         return web.Response(body=answer, headers=headers)
 
     # What the server says of itself
@@ -312,7 +326,7 @@ class ScoringServer:
     async def _model(self, request: web.Request) -> web.Response:
         self._check_name(request)
         model, info = self._newest()
-        return _json(inference.model_metadata(model, info, self._decoder))
+        return _json(inference.model_metadata(model, info, self._decoder, self._coins))
 
     async def _model_ready(self, request: web.Request) -> web.Response:
         self._check_name(request)
@@ -457,8 +471,9 @@ def build_server(config: Config | None, model: Model | None, options: ServeOptio
     StreampairError
         No model is published, or a token or a certificate cannot be used.
     """
+    coins = None if config is None else coins_of(config)
     if model is None:
         assert config is not None
-        return ScoringServer(TopicModel(config), config_decoder(config), options)
+        return ScoringServer(TopicModel(config), config_decoder(config), options, coins)
     decoder = model_decoder(model) if config is None else config_decoder(config)
-    return ScoringServer(FileModel(model), decoder, options)
+    return ScoringServer(FileModel(model), decoder, options, coins)

@@ -31,6 +31,7 @@ from streampair.engine import (
     RegretConfig,
     Saving,
 )
+from streampair.engine.exploration import Exploration
 from streampair.engine.fits import PendingModel
 from streampair.engine.pipeline import check_explains
 from streampair.engine.snapshot import MAGIC, unpack
@@ -51,6 +52,7 @@ __all__ = [
     "build_logged_lane",
     "compile_kernels",
     "draws_key",
+    "exploration_of",
     "is_private",
     "minimal_config",
     "named_steps",
@@ -349,6 +351,20 @@ def build_logged_lane(
     return lane
 
 
+def exploration_of(config: Config) -> Exploration | None:
+    """Which events an application explores; None: none.
+
+    Raises
+    ------
+    ConfigError
+        The secret cannot be read.
+    """
+    output, key = config.output, config.output.explore_key()
+    if output.explore is None or output.alert_above is None or key is None:
+        return None
+    return Exploration(output.alert_above, output.explore, key, config.input.topic)
+
+
 def _saving(config: Config) -> Saving:
     pickles = config.learner.allow_pickle
     return Saving(
@@ -369,7 +385,9 @@ def _build(
     regret: RegretConfig = RegretConfig(),  # noqa: B008  (frozen)
     **options: Any,
 ) -> AnyLane:
-    worker = config.worker
+    worker, stops = config.worker, config.label_input is not None and config.label_input.stopped is not None
+    # Only where scores act: in a replay of files none has, and in a warm-up none does.
+    explore = exploration_of(config) if kind is LoggedLane and stops else None
     lane = kind(
         build_learner(config, noise_key=noise_key),
         decode,
@@ -381,8 +399,10 @@ def _build(
         monitoring=Monitoring(
             regret=regret,
             auc_window=worker.auc_window,
-            threshold=config.output.alert_above,
+            # Where events are stopped, no label of a stopped one comes: the recall is 0, and says nothing.
+            threshold=None if stops and explore is None else config.output.alert_above,
             bounds=config.input.without_categories().bounds(),
+            exploration=explore,
         ),
         classes=config.input.label_type == "any",
         explain=0 if config.learner.parallel else config.output.explain,
@@ -398,6 +418,13 @@ def _build(
             f'label_input.order = "arrival" learns in the order of the labels, and {lane.name} is private: '
             "whether a label comes would change what others learn",
             fix='remove it: the default is "wait"',
+        )
+    if config.output.explore is not None and getattr(lane.learner, "auc_share", None):
+        raise PrivacyError(
+            f"output.explore weighs outcomes, and {lane.name} releases an AUC, in which each record counts "
+            "once: a weight would multiply what one record changes, and without it the AUC would be that of "
+            "the events that were let pass",
+            fix="remove auc_share from learner.options, or output.explore",
         )
     outer = next(filter(is_outer, config.input.field_names() or ()), None)
     if lane.private and outer is not None:

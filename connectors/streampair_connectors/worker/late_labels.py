@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from streampair.engine import OrderedRecord
 from streampair.engine.delays import LateSample, ScoreSample
+from streampair.engine.exploration import weight_of
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_LEARNED, LABEL_NO_ID, LABEL_STOPPED
 from streampair.engine.wal import Position, Wait
@@ -277,6 +278,9 @@ class _PublishedScore(msgspec.Struct):
     partition: int
     offset: int
     score: float | None = None
+    threshold: float | None = None
+    share: float | None = None
+    explore: bool | None = None
 
 
 class ScoreReader:
@@ -323,7 +327,8 @@ class ScoreReader:
                     row = self._decode(record.value or b"")
                     known = due.get(row.partition)
                     if row.score is not None and (known is None or row.offset >= known.next_offset):
-                        sample.add(row.partition, row.offset, row.score)
+                        weight = weight_of(row.score, row.threshold, row.share, explored=row.explore)
+                        sample.add(row.partition, row.offset, row.score, weight)
 
     @property
     def read_to(self) -> dict[int, int]:

@@ -15,6 +15,7 @@ from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import Message, Partition, RecordLike, Routes
 from streampair_connectors.kafka.producer import headers_size
 from streampair_connectors.worker.causes import add_letter
+from streampair_connectors.worker.factory import exploration_of
 from streampair_connectors.worker.flow_control import commit_interval
 from streampair_connectors.worker.lane_manager import OpenLane
 
@@ -53,6 +54,7 @@ class OutputMessages:
         self._host = host
         self._routes = routes
         self._write = score_writer(config)
+        self._exploration = exploration_of(config)
 
     def scores(
         self,
@@ -66,7 +68,8 @@ class OutputMessages:
     ) -> None:
         """Add one message per score, with the key, the event time and the headers of its event.
 
-        A score of at least `output.alert_above` is also an alert, the same message in the alert topic.
+        A score of at least `output.alert_above` is also an alert, the same message in the alert topic. With
+        `output.explore` each score says whether its event is to be let pass.
 
         Parameters
         ----------
@@ -81,11 +84,11 @@ class OutputMessages:
         """
         limit = self._config.output.max_message_bytes
         keys = [kept_key(each.key, limit) for each in scored]
-        write = self._write
+        write, explore = self._write, self._exploration
         values = (
-            encoder.scores(scored, places, model)
+            encoder.scores(scored, places, model, explore)
             if write is None
-            else write(encoder.rows(scored, places, model))
+            else write(encoder.rows(scored, places, model, explore))
         )
         headers = self._forwarded_headers(records)
         if self._config.output.timestamps == "now":

@@ -7,12 +7,13 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.engine.exploration import weight_of
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.errors import RecordError, SourceError
 from streampair_connectors.codecs.formats import event_decoder
@@ -48,6 +49,11 @@ class ScoredEvents:
         (n,), whether each event is positive: of those with a label and two scores, by time.
     scores
         (n,) each: the scores of the first and of the second application.
+    weights
+        (n,), of the outcomes: for how many events each stands (`engine.exploration`).
+    explored, unmarked
+        Number of events with a label that a score was to stop: those that were let pass to learn their
+        outcomes, and others. The latter are not among the n events.
     """
 
     since: int | None
@@ -56,6 +62,24 @@ class ScoredEvents:
     gone: int
     positive: NDArray[np.bool_]
     scores: tuple[NDArray[np.float64], NDArray[np.float64]]
+    weights: NDArray[np.float64]
+    explored: int
+    unmarked: int
+
+
+class _ActingScore(NamedTuple):
+    """A score that an event was given, and the weight of its outcome.
+
+    Attributes
+    ----------
+    score
+        None: the event could not be scored.
+    weight
+        None: the score was not to stop an event, whatever its value.
+    """
+
+    score: float | None
+    weight: float | None
 
 
 class _Score(msgspec.Struct):
@@ -64,6 +88,9 @@ class _Score(msgspec.Struct):
     partition: int
     offset: int
     score: float | None = None
+    threshold: float | None = None
+    share: float | None = None
+    explore: bool | None = None
 
 
 @dataclass
@@ -99,8 +126,8 @@ async def read_scored_events(
     Raises
     ------
     SourceError
-        The broker does not answer, a topic does not exist or has too many records, or an application has no
-        score.
+        The broker does not answer, a topic does not exist or has too many records, an application has no
+        score, or scores of both were to stop events.
     """
     scored = await _scores(first), await _scores(second)
     known = await _input(first, labels=labels)
@@ -109,7 +136,8 @@ async def read_scored_events(
     begin = _begin(known, scored, warmups) if since is None else int(np.searchsorted(known.times, since))
     both, only = 0, [0, 0]
     flags: list[bool] = []
-    pairs: list[tuple[float, float]] = []
+    rows: list[tuple[float, float, float]] = []
+    unmarked = 0
     for i in places[bisect.bisect_left(places, begin) :]:
         place, label = known.places[i], known.labels[i]
         if not all(place in each for each in scored):
@@ -117,10 +145,15 @@ async def read_scored_events(
             continue
         both += 1
         a, b = (each[place] for each in scored)
-        if label is not None and a is not None and b is not None:
+        if label is None or a.score is None or b.score is None:
+            continue
+        weight = _acting_weight(first, second, a, b)
+        if weight:
             flags.append(label == first.input.positive)
-            pairs.append((a, b))
-    columns = np.array(pairs, np.float64).reshape(-1, 2)
+            rows.append((a.score, b.score, weight))
+        else:
+            unmarked += 1
+    columns = np.array(rows, np.float64).reshape(-1, 3)
     return ScoredEvents(
         since=known.times[begin] if begin < len(known.times) else None,
         both=both,
@@ -128,10 +161,27 @@ async def read_scored_events(
         gone=gone,
         positive=np.array(flags, np.bool_),
         scores=(columns[:, 0], columns[:, 1]),
+        weights=columns[:, 2],
+        explored=int((columns[:, 2] > 1.0).sum()),
+        unmarked=unmarked,
     )
 
 
-def _begin(known: _Input, scored: tuple[dict[_Place, float | None], ...], warmups: tuple[int, int]) -> int:
+def _acting_weight(first: Config, second: Config, a: _ActingScore, b: _ActingScore) -> float:
+    """The weight of the outcome of an event with two scores: that of the score that acted."""
+    if a.weight is not None and b.weight is not None:
+        raise SourceError(
+            f"scores of both applications, {first.app!r} and {second.app!r}, say that they stop events "
+            "(output.explore): which of them one was stopped by is not known",
+            fix="remove output.explore from the one whose scores stop nothing, and compare --from a later "
+            "time",
+            retriable=False,
+        )
+    acted = b.weight if a.weight is None else a.weight
+    return 1.0 if acted is None else acted
+
+
+def _begin(known: _Input, scored: tuple[dict[_Place, _ActingScore], ...], warmups: tuple[int, int]) -> int:
     """Index of the first event that counts: after the later first score, and that learner's warm-up."""
     firsts = [next((i for i, place in enumerate(known.places) if place in each), 0) for each in scored]
     later = 0 if firsts[0] > firsts[1] else 1
@@ -139,9 +189,9 @@ def _begin(known: _Input, scored: tuple[dict[_Place, float | None], ...], warmup
     return firsts[later] + warmup
 
 
-async def _scores(config: Config) -> dict[_Place, float | None]:
-    """The scores of an application by place; None for an event that it could not score."""
-    decode, found = score_reader(config, _Score), dict[_Place, float | None]()
+async def _scores(config: Config) -> dict[_Place, _ActingScore]:
+    """The scores of an application by place."""
+    decode, found = score_reader(config, _Score), dict[_Place, _ActingScore]()
     async for _, record in _records(config, config.output_topic):
         # Of a time when scores had another format.
         with contextlib.suppress(msgspec.MsgspecError, RecordError, TypeError):
@@ -149,7 +199,10 @@ async def _scores(config: Config) -> dict[_Place, float | None]:
             if (row.app, row.topic) == (config.app, config.input.topic):
                 score = row.score
                 usable = None if score is None or not math.isfinite(score) else score
-                found.setdefault((row.partition, row.offset), usable)
+                weight = None
+                if usable is not None and row.threshold is not None:
+                    weight = weight_of(usable, row.threshold, row.share, explored=row.explore)
+                found.setdefault((row.partition, row.offset), _ActingScore(usable, weight))
     if not found:
         raise SourceError(
             f"the topic {config.output_topic!r} has no score of the application {config.app!r}",

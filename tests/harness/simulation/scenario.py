@@ -23,7 +23,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicLog, context_of, seal_of
 from streampair_connectors.worker import session
 from streampair_connectors.worker import worker as worker_module
-from streampair_connectors.worker.factory import build_logged_lane, taken_cells
+from streampair_connectors.worker.factory import build_logged_lane, exploration_of, taken_cells
 from streampair_connectors.worker.worker import Worker
 
 from harness.late_labels import STOPPED, Event, Label, by_arrival, due_records, learned_places
@@ -45,7 +45,8 @@ from streampair.errors import StreampairError
 __all__ = ["FaultError", "Plan", "Run", "run_plan", "simulate"]
 
 INPUT, SCORES, DEAD, LOG = "events", "scores", "dead-letters", "log"
-LABELS, LATE = "labels", "simulated-late-labels"
+LABELS, LATE, ALERTS = "labels", "simulated-late-labels", "simulated-alerts"
+EXPLORES = {"alert_above": 0.0, "explore": 0.5, "explore_key_file": SecretStr("5a" * 32)}
 AFTER, LATENESS = 500, 200  # milliseconds
 _HEALED = 4.0  # seconds, from which on nothing fails any more
 _PATIENCE = 90.0  # seconds from then until all is scored
@@ -170,7 +171,7 @@ def config_of(learner: str, session: float, late: bool, arrival: bool) -> Config
                 "connect_timeout": "4s",
             },
             **label,
-            "output": {"topic": SCORES, "dead_letter_topic": DEAD},
+            "output": {"topic": SCORES, "dead_letter_topic": DEAD, **(EXPLORES if late else {})},
             "learner": _LEARNERS[learner],
             "store": {"log_topic": LOG, "transaction_timeout": "5s"},
             "worker": {
@@ -237,6 +238,7 @@ class Run:
         if plan.late:
             broker.create(LABELS, 2, append_time=plan.append_time)
             broker.create(LATE, 1, append_time=False)
+            broker.create(ALERTS, 1, append_time=False)
         for when, action, more in plan.schedule:
             await self._until(when)
             self.note(f"schedule: {action} {' '.join(map(str, more))}")
@@ -431,13 +433,15 @@ class Run:
         }
 
     def _scores(self) -> list[tuple[tuple[int, int], float | None]]:
-        rows = [
+        return [((row["partition"], row["offset"]), row["score"]) for row in self._rows()]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
             json.loads(each.value)
             for log in self.broker.topics[SCORES]
             for each in log.everything
             if each.visible and each.offset < log.stable_end and each.value is not None
         ]
-        return [((row["partition"], row["offset"]), row["score"]) for row in rows]
 
     def _missing(self) -> set[tuple[int, int]]:
         return self._visible() - {place for place, _ in self._scores()} - self.compacted_away
@@ -456,6 +460,8 @@ class Run:
         self._check_log(order)
         if self.plan.late and self.plan.append_time:
             self._check_learned()
+        if self.plan.late:
+            self._check_marks()
         if not self.plan.late:  # there the scores depend on what was learned between them
             self._check_scores(order, dict(scores))
         if self.loop.errors:
@@ -535,6 +541,16 @@ class Run:
                 f"learned in another order, or with other labels, from number {first} on (partition, offset, "
                 f"label): {found[first : first + 8]} instead of {wanted[first : first + 8]}"
             )
+
+    def _check_marks(self) -> None:
+        """Whichever worker has scored an event, its coin is that of its place."""
+        explore = exploration_of(self.config)
+        assert explore is not None
+        for row in self._rows():
+            place = row["partition"], row["offset"]
+            wanted = None if row["score"] is None else explore.marks(row["score"], *place)
+            if row.get("explore") != wanted:
+                raise FaultError(f"the event at {place} is explored: {row.get('explore')}, not {wanted}")
 
     def _learned(self) -> list[tuple[int, int, int]]:
         def offsets(each: Range) -> list[int]:

@@ -312,10 +312,12 @@
       const has = (name) => ids.some((id) => known(value(lane1(id), name)));
       if (one) {
         const lane = lane1(one), quality = lane.quality;
+        const enough = (v) => (explored(lane) && !known(v) ? "too few" : fixed(4)(v));
         out.push(tiles(
           tile(one, "prequential_auc", fixed(4), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)))),
-          quality ? tile(one, "average_precision", fixed(4)) : null,
-          has("recall_at_threshold") ? tile(one, "recall_at_threshold", fixed(4)) : null,
+          quality ? tile(one, "average_precision", enough) : null,
+          has("recall_at_threshold") || explored(lane) ? tile(one, "recall_at_threshold", enough) : null,
+          has("precision_at_threshold") || explored(lane) ? tile(one, "precision_at_threshold", enough) : null,
           quality ? [titled("recall_at_top", " 1 %"), num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), seriesOf("recall_at_top").unit] : null,
           has("regret_average") ? tile(one, "regret_average", four, text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })) : null,
           has("pair_loss") ? tile(one, "pair_loss", four, h("span", {}, "best fixed model ", num(one, "comparator_loss", four))) : null,
@@ -323,6 +325,8 @@
           has("weight_norm") ? tile(one, "weight_norm", four, text([one], () => { const n = value(lane1(one), "buffer_records"); return n ? `${plural(n, "record")} in the buffer` : ""; })) : null,
         ));
         if (has("recall_at_threshold") && value(lane, "label_messages_total") && !stops(lane)) out.push(h("p", { class: "note" }, ...typed("Of an event that its score has stopped no label comes. Where silence counts as “no”, these figures are then too low: `label_input.stopped` leaves such events out.")));
+        if (explored(lane)) out.push(h("p", { class: "note" }, text([one], () => { const n = explored(lane1(one)); return `Events that were let pass to learn their outcomes stand for those that their scores have stopped: ${count(n.yes)} so far, of which ${count(first(value(lane1(one), "explored_positives")) || 0)} are positive and in these figures. Left out are ${count(n.no)} outcomes of events that were to be stopped. Precision and recall are shown from 30 explored positives on. The model learns all outcomes alike.`; })));
+        else if (stops(lane)) out.push(h("p", { class: "note" }, ...typed("These figures are of the events that were let pass. How many positives are above a threshold is not known: no label of a stopped event comes. With `output.explore` a share of them is let pass.")));
         if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, titled("drift")), " The AUC has changed: the stream is another one, or the learner has caught up with it."));
       } else {
         out.push(tiles(
@@ -444,6 +448,7 @@
   const NOTHING_YET = "\u2013";
 
   // Whether labels say which events were stopped: label_input.stopped.
+  const explored = (lane) => value(lane, "explored_events_total");
   const stops = (lane) => "stopped" in (value(lane, "label_messages_total") || {});
 
   function labelTables(id) {

@@ -1,0 +1,205 @@
+"""Events that are let pass although their scores would stop them: coins, weights, changes of settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streampair import auc
+from streampair.engine import ExternalState, LaneId, LoggedLane, Monitoring, OrderedRecord
+from streampair.engine.delays import ScoreSample
+from streampair.engine.exploration import Exploration, weight_of
+from streampair.engine.records import LABEL_LATER, LABEL_STOPPED
+from streampair.engine.testing import decode_json
+from streampair.evaluation import quality_of
+
+CODES = (None, False, True, None, None)
+KEY, OTHER = b"k" * 32, b"o" * 32
+LEAST, SHARE = 0.4, 0.25
+
+
+def event(number: int, place: tuple[int, int], label: int) -> OrderedRecord:
+    """A record whose features and id are functions of its place: it is the same when it is due."""
+    rng = np.random.default_rng([*place])
+    value = {"x": {"a": float(rng.normal())}, "id": f"id-{place}"}
+    partition, position = place
+    return OrderedRecord(
+        *(number, json.dumps(value).encode(), b"k", 1_700_000_000_000 + number),
+        partition=partition,
+        position=position,
+        label=label,
+    )
+
+
+def lane(*settings: Any) -> LoggedLane:
+    """A lane whose scores never change: it has learned nothing, but for its first weights."""
+    explore = Exploration(*settings, "t") if settings else None
+    monitoring = Monitoring(exploration=explore, threshold=LEAST, auc_window=10_000)
+    made = LoggedLane(
+        auc.PairOGD(seed=1, learning_rate=0.5),
+        decode_json,
+        LaneId("a", "t"),
+        labels=CODES,
+        monitoring=monitoring,
+    )
+    return made
+
+
+class Life:
+    """A log, and lanes that take it over one after the other."""
+
+    def __init__(self) -> None:
+        self.log, self.snapshots, self.records = b"", dict[str, bytes](), list[OrderedRecord]()
+        self.scores: dict[tuple[int, int], float] = {}
+        self.lane = lane()
+
+    def start(self, *settings: Any) -> None:
+        """Start a lane after the one before has died, if there was one."""
+        self.lane = lane(*settings)
+        request = self.lane.read(self.log)
+        snapshot = None if request.content is None else self.snapshots[request.content]
+        spans = dict.fromkeys((0, 1), (0, 10000))
+        appends, _ = self.lane.start(ExternalState(registers=False, spans=spans), snapshot)
+        if self.lane.replay_until is not None:
+            first = self.lane.next_offset or 0
+            self.lane.replay(self.records[first : self.lane.replay_until])
+            self.lane.replayed()
+        self.log += b"".join(frame for append in appends for frame in append.frames)
+
+    def take(self, places: list[tuple[int, int]], label: Any, *, snapshot: bool = False) -> None:
+        """Take events that are new, or due with a label."""
+        codes = [label(place) if callable(label) else label for place in places]
+        begin = len(self.records)
+        new = [
+            event(begin + n, place, code) for n, (place, code) in enumerate(zip(places, codes, strict=True))
+        ]
+        output = self.lane.process(new)
+        if output.line is not None:
+            self.log += b"".join(output.line.frames)
+        if label == LABEL_LATER:
+            self.scores |= {
+                place: each.score
+                for place, each in zip(places, output.scores, strict=True)
+                if each.score is not None
+            }
+        self.records += new
+        commit = self.lane.commit(snapshot=snapshot)
+        if commit.content is not None and commit.snapshot is not None:
+            self.snapshots[commit.content] = commit.snapshot
+        self.log += b"".join(commit.frames)
+        self.lane.committed()
+
+
+def places(begin: int, end: int) -> list[tuple[int, int]]:
+    return [(n % 2, n // 2) for n in range(begin, end)]
+
+
+def outcome(place: tuple[int, int]) -> int:
+    """The code of the label of an event, whatever becomes of it."""
+    return 1 + bool(np.random.default_rng([7, *place]).random() < 0.3)
+
+
+def test_the_coin_is_a_function_of_secret_topic_and_place_alone() -> None:
+    """The same in every worker and after every start; a sender chooses neither partition nor offset."""
+    explore = Exploration(LEAST, SHARE, KEY, "t")
+    where = [(partition, offset) for partition in range(3) for offset in range(20_000)]
+    marks = np.array([explore.marks(1.0, *place) for place in where])
+    for other, same in (
+        (Exploration(LEAST, SHARE, KEY, "t"), True),
+        (Exploration(0.9, SHARE, KEY, "t"), True),
+        (Exploration(LEAST, SHARE, OTHER, "t"), False),
+        (Exploration(LEAST, SHARE, KEY, "u"), False),
+    ):
+        found = np.array([other.marks(1.0, *place) for place in where])
+        if same:
+            assert (found == marks).all()
+        else:  # independent: 60,000 pairs, within 5 standard errors
+            assert abs((found & marks).mean() - SHARE**2) < 5 * SHARE / np.sqrt(len(where))
+    assert abs(marks.mean() - SHARE) < 5 * np.sqrt(SHARE * (1 - SHARE) / len(where))
+    for part in (marks[:20_000], marks[20_000:40_000], marks[40_000:]):
+        assert abs((part[1:] & part[:-1]).mean() - SHARE**2) < 0.02  # neighbours, too
+    more = np.array([Exploration(LEAST, 0.5, KEY, "t").marks(1.0, *place) for place in where])
+    assert (more | ~marks).all()
+    assert not any(explore.marks(score, *where[n]) for n in range(999) for score in (LEAST - 1e-9, None))
+    assert "k" * 8 not in repr(vars(explore)["now"]) + repr(explore)
+    assert [weight_of(1.0, 0.5, share, explored=True) for share in (0.0, None)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_an_outcome_weighs_what_the_score_that_acted_says(crash: bool) -> None:
+    """Whatever threshold, share and secret are when the label comes, and if a lane died in between."""
+    life, settings = Life(), [(LEAST, SHARE, KEY), (0.1, 0.5, KEY), (0.1, 0.5, OTHER), ()]
+    life.start(*settings[0])
+    life.take(places(0, 40), LABEL_LATER)
+    life.take(places(0, 40), outcome, snapshot=True)  # the model has weights from here on
+    learned, weights = places(40, 640), dict[tuple[int, int], float]()
+    for number, each in enumerate(settings):
+        part = places(40 + 150 * number, 190 + 150 * number)
+        if number:
+            life.start(*each)
+        life.take(part, LABEL_LATER, snapshot=not crash)
+        for place in part:
+            acted = each and life.scores[place] >= each[0]
+            weights[place] = (
+                1.0 if not acted else weight_of(1.0, 0.0, each[1], explored=explored(each, place))
+            )
+    life.start(*settings[0])
+    before = life.lane.gauges().late
+    assert before is not None
+    assert before.explored is not None
+    life.take(
+        learned, lambda place: LABEL_STOPPED if weights[place] == 0.0 and place[1] % 2 else outcome(place)
+    )
+    late = life.lane.gauges().late
+    assert late is not None
+    # After a crash the coins of another secret cannot be tossed again: these outcomes are left out.
+    lost = {place for place in places(340, 490) if crash and weights[place] > 1.0}
+    used = {place: w for place, w in weights.items() if w and place not in lost}
+    assert sum(w > 1.0 for w in used.values()) > 40
+    assert late.explored is not None
+    assert late.explored[0] - before.explored[0] == sum(w > 1.0 for w in used.values())
+    unmarked = [place for place, w in weights.items() if not w and not place[1] % 2]
+    assert late.explored[1] - before.explored[1] == len(unmarked) + len(lost)
+    assert late.stopped == sum(not w and place[1] % 2 for place, w in weights.items())
+    first = [(place, w) for place in places(0, 40) if (w := first_weight(life, place))]
+    rows = [(life.scores[place], outcome(place) == 2, w) for place, w in [*first, *used.items()]]
+    scores, labels, every = (np.array(column) for column in zip(*rows, strict=True))
+    wanted = quality_of(scores, labels, every, threshold=LEAST, stopped=True)
+    found = life.lane.gauges()
+    assert wanted is not None
+    assert found.quality is not None
+    assert found.quality.average_precision == pytest.approx(wanted.average_precision)
+    assert found.quality.recall_at_threshold == pytest.approx(wanted.recall_at_threshold)
+    pairs = (labels[:, None] & ~labels) * every[:, None] * every
+    wins = (scores[:, None] > scores) + 0.5 * (scores[:, None] == scores)
+    assert found.auc == pytest.approx((pairs * wins).sum() / pairs.sum())
+
+
+def explored(settings: Any, place: tuple[int, int]) -> bool:
+    return Exploration(*settings, "t").marks(settings[0], *place)
+
+
+def first_weight(life: Life, place: tuple[int, int]) -> float:
+    score = life.scores[place]
+    return weight_of(score, LEAST, SHARE, explored=explored((LEAST, SHARE, KEY), place))
+
+
+def test_the_sample_keeps_weights_as_long_as_scores() -> None:
+    """When it is thinned out, in a snapshot, and where a score is read again."""
+    sample, records = ScoreSample(64), [event(n, (0, n), LABEL_LATER) for n in range(1000)]
+    weights = dict.fromkeys(range(0, 1000, 3), 4.0)
+    for start in range(0, 1000, 100):
+        part = {n - start: w for n, w in weights.items() if start <= n < start + 100}
+        sample.extend(records[start : start + 100], [0.5] * 100, part)
+    sample.add(0, 999, 0.5, weight=2.0)
+    sample.add(0, 999, 0.5)
+    second = ScoreSample(64)
+    second.load(sample.to_state())
+    scores, found = second.pop_many(records)
+    kept = [n for n, score in enumerate(scores) if score is not None]
+    assert 16 < len(kept) <= 64
+    assert found == {n: weights[n] for n in kept if n in weights and n != 999}
+    assert second.to_state().keys() == {"level", "places", "scores"}
