@@ -3,10 +3,11 @@
     python benchmarks/backfill.py [--files 1 10 100] [--processes 1] [--rounds 1] [--json] [--check]
 
 A file has a million rows of 20 features, a label and row ids, which are all different; its features are those
-of the other files. Both stages read it, and the ids are compared before. `MB` is the most that any process of
-a run has had resident, `us a row` the time of all processors. With `--processes 1 2`, on a machine with two
-idle cores, `times` is how many times as fast by the clock more processes are. The goals: 1 GB for any size,
-1.7 times for two processes. It needs pyarrow (`pip install pyarrow`), and 21 MB of disk for each file.
+of the other files. Both stages read it, and the ids are compared in the first one. `MB` is the most that any
+process of a run has had resident, `us a row` the time of all processors. With `--processes 1 2`, on a machine
+with two idle cores, `times` is how many times as fast by the clock more processes are. The goals: 1 GB for
+any size, 1.7 times for two processes. It needs pyarrow (`pip install pyarrow`), and 21 MB of disk for each
+file.
 """
 
 from __future__ import annotations
