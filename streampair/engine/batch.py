@@ -146,9 +146,10 @@ class RecordProcessor:
     seen, due, labelled, stopped
         Number of records taken, how many of them were due, how many of those had a label that came, and how
         many were stopped.
-    explored, unmarked
-        Number of events in the figures, or left out of them, whose scores were to stop them: those that were
-        let pass to learn their outcomes, and others that have an outcome all the same.
+    explored, unmarked, disregarded
+        Number of events whose scores were to stop them: those in the figures, since they were to be let pass
+        to learn their outcomes; others that have an outcome all the same; and those that were to be let pass,
+        and were stopped.
     outside
         Counter of values outside the bounds; None without bounds.
     """
@@ -180,7 +181,7 @@ class RecordProcessor:
         self.seen = 0
         self.due = 0
         self.labelled = self.stopped = 0
-        self.explored = self.unmarked = 0
+        self.explored = self.unmarked = self.disregarded = 0
         self._stage = "features"  # where the record in hand is, as of `DeadLetter`
 
     # ---- what is to be done with each record -----------------------------------------------------------
@@ -282,6 +283,7 @@ class RecordProcessor:
         counted = [(label, score, weights.get(n, 1.0)) for n, label, score in sampled]
         self.explored += sum(weight > 1.0 for *_, weight in counted)
         self.unmarked += sum(weight == 0.0 for *_, weight in counted)
+        self.disregarded += sum(codes[n] == LABEL_STOPPED and weight > 1.0 for n, weight in weights.items())
         counted = [each for each in counted if each[-1]]
         if counted:
             self._evaluate(*map(list, zip(*counted, strict=True)))

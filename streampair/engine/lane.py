@@ -380,12 +380,16 @@ class Lane:
             due=batch.due,
             labelled=batch.labelled,
             stopped=batch.stopped,
-            explored=None if batch.exploration is None else (batch.explored, batch.unmarked),
+            explored=self._explored(),
             scores=len(batch.arrivals),
             share=batch.arrivals.share,
             in_time=sample.in_time,
             late=sample.late,
         )
+
+    def _explored(self) -> tuple[int, int, int] | None:
+        batch = self._batch
+        return None if batch.exploration is None else (batch.explored, batch.unmarked, batch.disregarded)
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
         """The regret up to now; None where none is estimated, or before the second labelled event."""
@@ -451,6 +455,7 @@ class Lane:
             stopped=self._batch.stopped,
             explored=self._batch.explored,
             unmarked=self._batch.unmarked,
+            disregarded=self._batch.disregarded,
             late_sample=None if self.late_sample is None else self.late_sample.to_state(),
         )
 
@@ -500,6 +505,7 @@ class Lane:
             batch.arrivals.load(saved.arrivals)
         batch.labelled, batch.stopped = saved.labelled, saved.stopped
         batch.explored, batch.unmarked = saved.explored, saved.unmarked
+        batch.disregarded = saved.disregarded
         if self.late_sample is not None and saved.late_sample is not None:
             self.late_sample.load(saved.late_sample)
         if batch.outside is not None:

@@ -352,8 +352,9 @@ class LateGauges(NamedTuple):
     in_time, late
         As of `streampair.engine.delays.LateSample`.
     explored
-        Events that their scores were to stop and that have an outcome: how many of them the coin had let
-        pass, and how many not, which are in no figure. None: no event is explored.
+        Events that their scores were to stop: how many the coin has let pass, and have an outcome; how many
+        have one and were not let pass, which are in no figure; and how many were stopped though the coin had
+        let them pass. None: no event is explored.
     """
 
     due: int
@@ -363,7 +364,7 @@ class LateGauges(NamedTuple):
     in_time: int
     late: int
     stopped: int = 0
-    explored: tuple[int, int] | None = None
+    explored: tuple[int, int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

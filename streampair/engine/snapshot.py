@@ -415,6 +415,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     stopped: int = 0
     explored: int = 0
     unmarked: int = 0
+    disregarded: int = 0
     late_sample: dict[str, Any] | None = None
 
     @classmethod

@@ -140,6 +140,7 @@ def test_figures_are_those_of_all_events_where_high_scores_stop_them(
     assert late.explored == (
         sum(w > 1.0 for w in weights),
         sum(not w and not s for w, s in zip(weights, stopped, strict=True)),
+        0,
     )
     assert late.explored[1] > 10
     assert late.stopped == sum(stopped)

@@ -31,6 +31,9 @@ from harness.simulation.broker import Broker, Network, PartitionLog, Transaction
 from harness.simulation.clients import Connection, cluster_of
 from harness.simulation.loop import HangError, Process, SimulatedLoop
 from streampair.engine import ExternalState, OrderedRecord, Scored
+from streampair.engine.records import LABEL_STOPPED
+from streampair.engine.recovery import RecoveredState
+from streampair.engine.snapshot import unpack
 from streampair.engine.wal import (
     Chain,
     CommitEntry,
@@ -543,14 +546,27 @@ class Run:
             )
 
     def _check_marks(self) -> None:
-        """Whichever worker has scored an event, its coin is that of its place."""
+        """Whichever worker has scored an event, its coin is that of its place, and the lane weighs by it."""
         explore = exploration_of(self.config)
         assert explore is not None
+        marks: dict[tuple[int, int], bool] = {}  # of scores that were to stop their events
         for row in self._rows():
             place = row["partition"], row["offset"]
             wanted = None if row["score"] is None else explore.marks(row["score"], *place)
             if row.get("explore") != wanted:
                 raise FaultError(f"the event at {place} is explored: {row.get('explore')}, not {wanted}")
+            if wanted is not None and row["score"] >= row["threshold"]:
+                marks[place] = wanted
+        kinds = Counter((marks.get((p, o)), code) for p, o, code in self._learned())
+        outcomes = [sum(kinds[mark, code] for code in (0, 1, 2)) for mark in (True, False)]
+        stored = self._stored()
+        known = RecoveredState.of(Chain.peek(stored.frames))
+        assert known is not None
+        assert known.saved is not None
+        state = unpack(stored.snapshot(known.saved.content.hex()))
+        found = [state[name] for name in ("explored", "unmarked", "disregarded")]
+        if found != [*outcomes, kinds[True, LABEL_STOPPED]]:
+            raise FaultError(f"explored, unmarked and disregarded are {found}, with marks and codes {kinds}")
 
     def _learned(self) -> list[tuple[int, int, int]]:
         def offsets(each: Range) -> list[int]:
@@ -565,6 +581,9 @@ class Run:
 
     def _frames(self) -> list[bytes]:
         """The frames of the log from its beginning, those that were deleted too."""
+        return Chain.frames(self._stored().frames)
+
+    def _stored(self) -> TopicLog:
         log = self.broker.topics[LOG][0]
 
         class Whole:
@@ -581,7 +600,7 @@ class Run:
             stored: TopicLog = done.value
         if stored.damage is not None:
             raise FaultError(f"the log is damaged: {stored.damage}")
-        return Chain.frames(stored.frames)
+        return stored
 
     def _check_scores(
         self, order: list[tuple[int, int]], scores: dict[tuple[int, int], float | None]
