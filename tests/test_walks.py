@@ -20,7 +20,7 @@ MOST = {
     "deferred": (14, 58),
     "batch": (21, 51),  # decoding, origins, outcomes and bounds have files of their own
     "commit": (18, 42),
-    "snapshot": (26, 115),  # how a step is saved is asked of the table of steps
+    "snapshot": (28, 116),  # how a step is saved is asked of the table of steps; drift has files of its own
     "config": (15, 38),  # durations have one
 }
 

@@ -171,6 +171,24 @@ LEARNING = Row(
         ),
         one("drift"),
         Panel(
+            "Expected AUC and share of positives",
+            "Before labels come; absent while a feature is outside its reference. Blind to concept drift.",
+            [
+                (lane("expected_auc"), f"{NAME} AUC"),
+                (lane("expected_positive_share"), f"{NAME} share of positives"),
+            ],
+            unit="percentunit",
+        ),
+        Panel(
+            "Drift of features and scores",
+            "Population stability index against the reference; from 0.2 on a distribution has moved.",
+            [
+                (lane("feature_psi"), f"{NAME} the worst feature"),
+                (lane("score_psi"), f"{NAME} scores"),
+            ],
+        ),
+        one("features_moved"),
+        Panel(
             "Pair loss, and that of the best fixed model",
             "Their difference is the average regret.",
             [(lane("pair_loss"), f"{NAME} published"), (lane("comparator_loss"), f"{NAME} best fixed")],

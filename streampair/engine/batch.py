@@ -26,6 +26,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 from streampair.engine.decoding import BatchDecoder, DecodedBatch
 from streampair.engine.delays import ScoreSample
 from streampair.engine.exploration import Exploration
@@ -46,6 +48,7 @@ from streampair.engine.records import (
     Scored,
 )
 from streampair.errors import LaneStoppedError, RecordError
+from streampair.evaluation import QualityBeforeLabels
 from streampair.evaluation.regret import Step
 
 __all__ = ["RecordProcessor"]
@@ -170,7 +173,7 @@ class RecordProcessor:
         self._model = model
         self._labels = labels
         self._outcomes = outcomes
-        self._auc, self._regret = monitor.auc, monitor.regret
+        self._auc, self._regret, self._before = monitor.auc, monitor.regret, monitor.before
         self._decoder = BatchDecoder(model, decode, labels)
         self._origins = RecordOrigins(model.private, partition, late=labels is not None)
         self.outside = Outside(bounds) if bounds else None
@@ -294,6 +297,8 @@ class RecordProcessor:
         """Add labelled events that were scored to the AUC; without `weights` each counts once."""
         if self._model.ranks:
             self._auc.extend(labels, scores, weights)
+            if self._before is not None:
+                self._before.update_labels(labels, scores)
 
     # ---- records with the same task --------------------------------------------------------------------
 
@@ -354,11 +359,26 @@ class RecordProcessor:
         if taken.probabilities is not None or reasons is not None:
             columns += [taken.probabilities or itertools.repeat(None), reasons or itertools.repeat(None)]
         output.scores.extend(map(Scored, *columns))
+        if part.gives_scores and self._before is not None:
+            self._watch(self._before, batch, taken)
         self._outcomes.count(outcomes)
         if part.gives_scores and self.outside is not None:
             self.outside.batch(batch.table, batch.raw, taken.refused)
         self.seen += len(records)
         self.next_offset = offsets[-1] + 1
+
+    def _watch(self, before: QualityBeforeLabels, batch: DecodedBatch, taken: _Taken) -> None:
+        """Let drift see the events and their scores, without those that were refused."""
+        table, refused = batch.table, taken.refused
+        if table is not None:
+            values = np.delete(table.values, list(refused), axis=0) if refused else table.values
+            before.features.update_rows(table.names, values)
+        else:
+            before.features.update_records(_select(batch.raw, _without(len(batch.raw), (), refused)))
+        scores = taken.scores
+        if refused or self._model.front_learns:
+            scores = [score for score in scores if score is not None]
+        before.update_scores(scores)
 
     # ---- at once ---------------------------------------------------------------------------------------
 

@@ -363,6 +363,7 @@ class Lane:
             next_offset=self.next_offset,
             privacy=self.privacy,
             quality=quality,
+            expected=self._monitor.expected(),
             weights=largest_weights(weights, noise, _WEIGHTS),
             weight_noise=weight_norm(noise),  # the squares of standard deviations add up to that of the norm
             since=self._since / 1000.0 if self._since else None,
@@ -457,6 +458,7 @@ class Lane:
             unmarked=self._batch.unmarked,
             disregarded=self._batch.disregarded,
             late_sample=None if self.late_sample is None else self.late_sample.to_state(),
+            before=None if self._monitor.before is None else self._monitor.before.to_state(),
         )
 
     def restore(self, data: bytes) -> None:
@@ -491,7 +493,7 @@ class Lane:
         """Take the contents of a snapshot; `verified`: whether a signature vouches for them."""
         try:
             self._model.load(saved.steps, verified=verified)
-            self._monitor.load(saved.auc, saved.regret)
+            self._monitor.load(saved.auc, saved.regret, saved.before)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise unreadable(error) from error
         batch = self._batch

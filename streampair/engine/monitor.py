@@ -1,4 +1,4 @@
-"""Quality of a lane's learner: its AUC and its regret, and their state in a snapshot."""
+"""Quality of a lane's learner: AUC, regret, what is known before labels come; their state in a snapshot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Any
 from streampair.engine.exploration import Exploration
 from streampair.engine.protocols import LaneLearner, MetricLearner, SerializableStep
 from streampair.engine.records import RegretConfig
-from streampair.evaluation import AUCWindow, Quality, Regret, RegretEstimate, quality_of
+from streampair.evaluation import (
+    AUCWindow,
+    ExpectedQuality,
+    Quality,
+    QualityBeforeLabels,
+    Regret,
+    RegretEstimate,
+    quality_of,
+)
 
 __all__ = ["Monitor", "Monitoring"]
 
@@ -35,6 +43,9 @@ class Monitoring:
         are none.
     exploration
         Which of the events that their scores stop are let pass: outcomes are weighed by it. None: none is.
+    drift_reference
+        Number of events that the reference of drift spans, for `QualityBeforeLabels`; None: drift is not
+        measured. Another number begins a new reference.
 
     Examples
     --------
@@ -48,6 +59,7 @@ class Monitoring:
     threshold: float | None = None
     bounds: Mapping[str, tuple[float, float]] | None = None
     exploration: Exploration | None = None
+    drift_reference: int | None = None
 
 
 class Monitor:
@@ -67,6 +79,8 @@ class Monitor:
         Receives every labelled event that was scored.
     regret
         Receives the same events; None: no regret.
+    before
+        Receives every event that was scored, and the labels; None: drift is not measured.
     """
 
     def __init__(self, learner: LaneLearner, monitoring: Monitoring) -> None:
@@ -83,6 +97,9 @@ class Monitor:
             regret = None
         self.regret: Regret | None = None if regret is None else _regret_of(learner, regret)
         self._estimate: RegretEstimate | None = None
+        span = monitoring.drift_reference
+        self.before = None if span is None else QualityBeforeLabels(span)
+        self._expected: tuple[int, ExpectedQuality | None] = (0, None)
 
     def estimate(self, learner: LaneLearner, *, solve: bool | None) -> RegretEstimate | None:
         """The regret up to now, solved again or from the last solution; see `Lane.gauges`."""
@@ -108,9 +125,24 @@ class Monitor:
             stopped=self._explores,
         )
 
-    def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
-        """Restore the AUC and the regret from a snapshot."""
+    def expected(self) -> ExpectedQuality | None:
+        """What is known before labels come; found again after half a window of events."""
+        if self.before is None:
+            return None
+        counted, found = self._expected
+        events = self.before.features.n
+        if found is None or events - counted >= self.before.window // 2:
+            found = self.before.get()
+            self._expected = events, found
+        return found
+
+    def load(
+        self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None, before: Mapping[str, Any] | None
+    ) -> None:
+        """Restore what is measured from a snapshot."""
         self.auc.load_state(auc)
+        if self.before is not None and before is not None:
+            self.before.load_state(before)
         if self.regret is not None and regret is not None:
             self.regret.load_state(regret)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampair.engine.wal import Range, RecordRef
 from streampair.errors import ConfigError, RecordError
-from streampair.evaluation import Quality, RegretEstimate
+from streampair.evaluation import ExpectedQuality, Quality, RegretEstimate
 
 __all__ = [
     "LABEL_IN_EVENT",
@@ -402,6 +402,9 @@ class LaneGauges:
     quality
         Further metrics of the scores in the window of `auc`; None until both labels were seen. They
         influence nothing.
+    expected
+        What is known of the latest scores before their labels come; None: drift is not measured, or the
+        reference is not complete yet.
     since
         Date of the first record that the lane took, in seconds since the epoch, from its source; None:
         unknown.
@@ -437,3 +440,4 @@ class LaneGauges:
     fork_dates: tuple[tuple[int, int], ...] = ()
     outside: dict[str, int] | None = None
     late: LateGauges | None = None
+    expected: ExpectedQuality | None = None

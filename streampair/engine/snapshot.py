@@ -417,6 +417,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     unmarked: int = 0
     disregarded: int = 0
     late_sample: dict[str, Any] | None = None
+    before: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, data: bytes, signing_keys: Sequence[bytes]) -> Snapshot:

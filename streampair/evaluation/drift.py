@@ -14,7 +14,7 @@ import itertools
 import math
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -284,8 +284,8 @@ class FeatureDrift:
             self._bins = _Bins(_joined(self._blocks, _FIRST))
             self._codes = np.empty((0, len(self._bins.names)), dtype=np.uint8)
         latest = []
-        while self._blocks:
-            block = self._blocks.popleft()
+        blocks, self._blocks = self._blocks, deque()
+        for block in _merged(blocks):
             if self._n < self.reference:
                 self._count(self._bins, block)
             begin = max(self._waiting - self.window, self.reference - self._n, 0)
@@ -378,18 +378,14 @@ class _Bins:
         self._low, self._high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
         self._counts = np.zeros((len(names), _WIDTH), dtype=np.int64)
         self._index: dict[Any, int] = {name: j for j, name in enumerate(self.names)}
-        self._matched: tuple[Sequence[Any], NDArray[np.intp], NDArray[np.intp]] | None = None
 
     def columns(self, table: _Table) -> tuple[Floats, Texts | None]:
         """Numbers and texts, in the columns of the bins."""
         names, numbers, texts = table
-        if self._matched is None or names is not self._matched[0]:
-            pairs = [(self._index[name], k) for k, name in enumerate(names) if name in self._index]
-            ours, theirs = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
-            self._matched = names, ours, theirs
-        _, ours, theirs = self._matched
-        if len(ours) == len(self.names) == len(names) and (ours == theirs).all():
+        if list(names) == self.names:
             return numbers, texts
+        pairs = [(self._index[name], k) for k, name in enumerate(names) if name in self._index]
+        ours, theirs = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
         numbers_here = np.full((len(numbers), len(self.names)), np.nan)
         numbers_here[:, ours] = numbers[:, theirs]
         if texts is None:
@@ -409,19 +405,20 @@ class _Bins:
 
     def codes(self, numbers: Floats, texts: Texts | None) -> Codes:
         """The bin of each value, (n, d)."""
-        out = np.empty(numbers.shape, dtype=np.uint8)
+        columns = np.clip(np.ascontiguousarray(numbers.T), -_LARGEST, _LARGEST)
+        out = np.empty(columns.shape, dtype=np.uint8)
         for j, edges in enumerate(self._edges):
-            column = np.clip(numbers[:, j], -_LARGEST, _LARGEST)
-            code = _BELOW + 1 + edges.searchsorted(column, side="right")
-            code[column < self._low[j]] = _BELOW
-            code[column > self._high[j]] = _WIDTH - 1
-            code[np.isnan(column)] = _MISSING
-            if texts is not None:
+            out[j] = edges.searchsorted(columns[j], side="right")
+        out += _BELOW + 1
+        out[columns < self._low[:, None]] = _BELOW
+        out[columns > self._high[:, None]] = _WIDTH - 1
+        out[np.isnan(columns)] = _MISSING
+        if texts is not None:
+            for j in np.flatnonzero(texts.any(axis=0)).tolist():
                 rows = np.flatnonzero(texts[:, j])
                 look_up = self._texts[j].get
-                code[rows] = [look_up(text, _NEW) for text in texts[rows, j].tolist()]
-            out[:, j] = code
-        return out
+                out[j, rows] = [look_up(text, _NEW) for text in texts[rows, j].tolist()]
+        return out.T
 
     def psi(self, found: NDArray[np.int64]) -> Floats:
         """Index of each feature; half an event more in a bin of the reference keeps it finite."""
@@ -518,6 +515,22 @@ def _counted(codes: Codes) -> NDArray[np.int64]:
     width = codes.shape[1]
     flat = codes.astype(np.intp) + np.arange(width) * _WIDTH
     return np.bincount(flat.ravel(), minlength=width * _WIDTH).reshape(width, _WIDTH)
+
+
+def _merged(blocks: Iterable[_Block]) -> Iterator[_Block]:
+    """Blocks with neighbours of the same kind as one: small batches then cost what large ones do."""
+    for (names, plain), group in itertools.groupby(blocks, _kind):
+        if names is None:
+            yield list(itertools.chain.from_iterable(group))  # type: ignore[arg-type]  # they are records
+        elif not plain:
+            yield from group
+        else:
+            parts = [block.numbers for block in group if isinstance(block, _Table)]
+            yield _Table(names, parts[0] if len(parts) == 1 else np.concatenate(parts), None)
+
+
+def _kind(block: _Block) -> tuple[Sequence[Any] | None, bool]:
+    return (block.names, block.texts is None) if isinstance(block, _Table) else (None, True)
 
 
 def _length(block: _Block) -> int:

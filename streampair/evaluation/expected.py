@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from streampair.evaluation.drift import ALARM, FeatureDrift, FeatureMoved
 
 __all__ = ["ExpectedQuality", "QualityBeforeLabels", "expected_auc"]
 
-LABELLED: Final = 5000
+LABELLED: Final = 10_000
 """Latest labelled events that the curve of probabilities is fitted to."""
 
 _FEWEST = 30  # labelled events of either class without which there is no curve
@@ -126,7 +127,7 @@ class QualityBeforeLabels:
     """Expected AUC and share of positives of the latest events, and drift of their features and scores.
 
     Where labels take a month, the AUC of labelled events is a month old. This one is of the latest scores: a
-    curve from score to probability, fitted to the latest 5,000 labelled events, says how likely each of them
+    curve from score to probability, fitted to the latest 10,000 labelled events, says how likely each of them
     is positive. It holds for as long as the features mean what they did. So it is withheld while a feature
     leaves the range of the reference: other shares of missing values, texts that are new, numbers outside.
 
@@ -177,8 +178,9 @@ class QualityBeforeLabels:
         self.features = FeatureDrift(reference, window)
         self._scores = FeatureDrift(reference, window)
         self._started = False  # whether scores have differed
-        self._latest: list[float] = []
-        self._labelled: tuple[list[float], list[bool]] = ([], [])
+        # Arrays: thousands of floats that are kept alive, each an object, cost more than all the rest.
+        self._latest = array("d")
+        self._labelled = array("d"), bytearray()
         self._labels = 0
         self._curve: tuple[int, _Curve | None] = (-1, None)
 
@@ -213,8 +215,8 @@ class QualityBeforeLabels:
         """Add finite scores of events whose features `features` gets, oldest first."""
         if not len(scores):
             return
-        values = np.array(scores, dtype=np.float64)
-        self._latest += scores
+        values = np.fromiter(scores, np.float64, len(scores))
+        self._latest.frombytes(values.tobytes())
         if len(self._latest) > 2 * self.window:
             del self._latest[: -self.window]
         # A model that has learned nothing yet, as before the warm-up of a private one, gives all the same.
@@ -230,11 +232,11 @@ class QualityBeforeLabels:
         """Add the label of an event, with the score that it had: a finite number."""
         self.update_labels([positive], [score])
 
-    def update_labels(self, positives: Sequence[bool], scores: Sequence[float]) -> None:
+    def update_labels(self, positives: Sequence[int], scores: Sequence[float]) -> None:
         """Add labels of events, True or False or 1 or 0, and their scores, as the labels came."""
         known, flags = self._labelled
-        known += scores
-        flags += positives
+        known.fromlist(list(scores))
+        flags.extend(positives)
         self._labels += len(scores)
         if len(known) > 2 * LABELLED:
             del known[:-LABELLED], flags[:-LABELLED]
@@ -259,26 +261,29 @@ class QualityBeforeLabels:
         )
 
     def _fitted(self) -> _Curve | None:
-        """The curve from scores to probabilities; fitted again once a fifth of the labels are new."""
+        """The curve from scores to probabilities; fitted again once all of its labels are new."""
         fitted, curve = self._curve
-        if fitted < 0 or self._labels - fitted > min(len(self._labelled[0]), LABELLED) // 5:
-            scores, flags = (np.array(each[-LABELLED:]) for each in self._labelled)
-            curve = _curve_of(scores.astype(np.float64), flags.astype(np.bool_))
+        if curve is None or self._labels - fitted >= min(fitted, LABELLED):
+            curve = _curve_of(*self._labels_kept())
             self._curve = self._labels, curve
         return curve
+
+    def _labels_kept(self) -> tuple[Floats, Flags]:
+        scores, flags = self._labelled
+        return np.array(scores[-LABELLED:]), np.frombuffer(flags[-LABELLED:], dtype=np.uint8).astype(np.bool_)
 
     # ---- state -----------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
         """The state as plain values and arrays, for a snapshot."""
-        scores, flags = (each[-LABELLED:] for each in self._labelled)
+        scores, flags = self._labels_kept()
         return {
             "features": self.features.to_state(),
             "scores": self._scores.to_state(),
             "started": self._started,
             "latest": np.array(self._latest[-self.window :], dtype=np.float64),
-            "labelled": np.array(scores, dtype=np.float64),
-            "flags": np.array(flags, dtype=np.bool_),
+            "labelled": scores,
+            "flags": flags,
             "labels": self._labels,
         }
 
@@ -294,11 +299,11 @@ class QualityBeforeLabels:
             self.features.load_state(state["features"])
             self._scores.load_state(state["scores"])
             self._started = bool(state["started"]) and self._scores.n > 0
-            self._latest = np.asarray(state["latest"], dtype=np.float64).tolist()
+            self._latest = array("d", np.asarray(state["latest"], dtype=np.float64).tolist())
             scores, flags = state["labelled"], state["flags"]
             if scores.shape != flags.shape or not np.isfinite(scores).all():
                 raise ValueError("labels and scores differ")
-            self._labelled = scores.tolist(), flags.tolist()
+            self._labelled = array("d", scores.tolist()), bytearray(flags.tolist())
             self._labels, self._curve = int(state["labels"]), (-1, None)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SnapshotError(
@@ -355,7 +360,7 @@ def _curve_of(scores: Floats, positive: Flags) -> _Curve | None:
     size = max(abs(low), abs(high)) or 1.0  # so that squares of huge scores are finite
     centre, spread = float((scores / size).mean()), float((scores / size).std()) or 1.0
     z = np.clip((scores / size - centre) / spread, -_REACH, _REACH)
-    order = np.argsort(z, kind="stable")
+    order = np.argsort(z)
     weight = np.where(positive, 0.5 / count, 0.5 / (len(positive) - count))[order]
     knots = z[order][np.minimum(np.searchsorted(np.cumsum(weight), _KNOTS), len(z) - 1)]
     # Runs of neighbours count as one: the fit then takes half a millisecond.

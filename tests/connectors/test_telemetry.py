@@ -161,8 +161,12 @@ def test_only_operators_see_the_metrics_of_late_labels(telemetry: Telemetry) -> 
     assert value(text, "label_delay_seconds_sum", app="late") == 50 * (0.5 + 20) * 86_400
     assert value(text, "recall_at_threshold", app="late") == 0.625
     assert value(text, "evaluated_events", app="fraud") == 40
+    assert value(text, "expected_auc", app="late") == 0.75
+    assert value(text, "feature_psi", app="late") == 0.5
+    assert value(text, "features_moved", app="late") == 0
     public = names(telemetry.render(public=True))
-    assert [name for name in public if re.search("label|due|pending|sample|learn|recall|events", name)] == []
+    secret = "label|due|pending|sample|learn|recall|events|expected|_psi|moved"
+    assert [name for name in public if re.search(secret, name)] == []
 
 
 def test_the_lag_of_learning_grows_between_commits() -> None:

@@ -67,6 +67,7 @@ IN_STEPS = {
     *("Events to score", "Events behind", "Age of the model"),
     *("Share of events with a label", "Share of labels that come late", "Delay of labels"),
     *("Time to answer", "Served model"),
+    "Features outside their reference",
 }
 # Of one series, and yet something else: a rate, or a time from a rate.
 DERIVED = {

@@ -96,7 +96,7 @@ def lane_of(name: str, events: list[Any], tables: bool) -> Lane:
         LaneId("a", "t", 0),
         labels=LABELS,
         breaker=None,
-        monitoring=Monitoring(bounds={"a": (-1.0, 1.0)}),
+        monitoring=Monitoring(bounds={"a": (-1.0, 1.0)}, drift_reference=1000),
         explain=2 if name == "reasons" else 0,
     )
 

@@ -9,6 +9,7 @@ from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.worker.label_counts import LabelCounts
 
 from streampair.engine import LaneGauges, LateGauges
+from streampair.evaluation import ExpectedQuality
 
 DAY = 86_400
 NEWEST = 1_700_000_000.0
@@ -46,5 +47,8 @@ def late_gauges(gauges: LaneGauges, **changes: Any) -> LaneGauges:
         late=late._replace(**changes),
         quality=dataclasses.replace(
             quality, recall_at_threshold=0.625, precision_at_threshold=0.5, explored_positives=31
+        ),
+        expected=ExpectedQuality(
+            0.75, 0.125, (), (("amount", 0.5), ('<i>"odd"\n', 0.01)), score_psi=0.0625, drifted=1
         ),
     )

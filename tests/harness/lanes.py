@@ -59,14 +59,14 @@ SAVING = Saving(allow_pickle=True, signing_keys=[KEY])
 #: Enough for any model of `MODELS`, with everything switched on that a snapshot can hold.
 OPTIONS: dict[str, Any] = {
     "saving": SAVING,
-    "monitoring": Monitoring(regret=RegretConfig(pairs=16, exact=4), auc_window=7),
+    "monitoring": Monitoring(regret=RegretConfig(pairs=16, exact=4), auc_window=7, drift_reference=1000),
 }
 
 
 def options(name: str) -> dict[str, Any]:
     """`OPTIONS`, without what the model cannot have."""
     alone = name in ("ranking.PairOGD", "metric.PairOGD")
-    return {**OPTIONS, "monitoring": Monitoring(auc_window=7)} if alone else OPTIONS
+    return {**OPTIONS, "monitoring": Monitoring(auc_window=7, drift_reference=1000)} if alone else OPTIONS
 
 
 def content(snapshot: bytes) -> Any:

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
 
-from harness.applications import PAIR_OGD, App, Running, events, read_until, write_key
+from harness.applications import FEATURES, PAIR_OGD, App, Running, events, read_until, write_key
 from harness.kafka import Cluster
 from harness.late_labels import STOPPED, Event, Label, create, late_app, send_events, send_labels, stream
 from harness.prometheus import Prometheus
@@ -79,6 +79,12 @@ class Provoked:
             app.produce([b"poison"] * 200)
             self._await("StreampairDeadLetters", worker.log, app="plain")
             self._catch_up(app, worker, 6400)
+            self._value('streampair_expected_auc{app="plain"} > 0.8', worker.log)
+            made = [json.loads(event) for event in events(2000, seed=3)]
+            app.produce([json.dumps({**x, FEATURES[0]: 100 * x[FEATURES[0]]}).encode() for x in made])
+            self._await("StreampairFeaturesMoved", worker.log, app="plain")
+            self._await("StreampairFeatureDrift", worker.log, app="plain")
+            assert not self._server.query('streampair_expected_auc{app="plain"}'), "it is withheld"
             # What a commit did is shown when it is over, so none runs: one that only appended could yet put
             # a shorter log over the pipe.
             log = app.log_file

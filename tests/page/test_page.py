@@ -45,6 +45,7 @@ from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair.engine import LaneGauges, Record
+from streampair.evaluation import ExpectedQuality, FeatureMoved
 
 CONFIG = """
 app = "fraud"
@@ -331,6 +332,17 @@ def test_parts_appear_when_there_is_something_to_show(run: Run, visit: Open) -> 
     drifting = dataclasses.replace(run.private.quality, drift=True)
     run.publish(labels, quality=drifting)
     says(page, "the learner has caught up with it")
+    expected = ExpectedQuality(0.875, 0.25, (), (("<b>odd</b>", 0.5), ("b", 0.01)), 0.05, 1)
+    run.publish(labels, expected=expected)
+    says(page, "Expected AUC 0.8750, expected share of positives 25.0 %")
+    says(page, "1 feature moved within the reference")
+    says(page, "<b>odd</b>")  # as text
+    says(page, "cannot be seen before labels come")
+    moved = (FeatureMoved("b", "missing", 0.0, 0.5),)
+    run.publish(labels, expected=dataclasses.replace(expected, auc=None, positive_share=None, moved=moved))
+    says(page, "withheld: features moved. b: missing 0.0 % in the reference, 50.0 % now.")
+    run.publish(labels, expected=dataclasses.replace(expected, auc=None, positive_share=None))
+    says(page, "fewer than 30 labels of a class have come")
     compare(page, run.url)
 
 

@@ -739,6 +739,8 @@ class WorkerConfig(Table):
     on_bad: Literal["dlq", "skip", "fail"] = "dlq"
     # With few positives the AUC of a thousand events is that of a handful of pairs.
     auc_window: Annotated[int, Field(ge=2)] = 1000
+    # Should span whole seasons of the features. Another number begins a new reference.
+    drift_reference: Annotated[int, Field(ge=1000, le=10**12)] = 10_000
     # With scoring = "parallel": what this worker does. Without "score" it learns, or stands by to learn.
     roles: Annotated[list[Literal["learn", "score"]], Field(min_length=1)] = ["learn", "score"]
 

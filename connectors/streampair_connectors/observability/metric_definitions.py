@@ -233,6 +233,17 @@ def _quality(
     return _operator(name, title, unit, help, of_lane, *labels)
 
 
+def _expected(
+    name: str, title: str, unit: str, help: str, read: Callable[[Any], LaneValue]
+) -> MetricDefinition:
+    """A series of what is known before labels come, for operators only."""
+
+    def of_lane(lane: LaneMetrics) -> LaneValue:
+        return None if lane.gauges.expected is None else read(lane.gauges.expected)
+
+    return _operator(name, title, unit, help, of_lane)
+
+
 def _labels(
     name: str,
     title: str,
@@ -742,6 +753,45 @@ SERIES: tuple[MetricDefinition, ...] = (
         "Positives in the window of prequential_auc that were let pass to learn their outcomes; below 30 "
         "there is no precision and no recall. Absent without output.explore.",
         lambda quality: quality.explored_positives,
+    ),
+    _expected(
+        "expected_auc",
+        "Expected AUC",
+        "ratio",
+        "AUC that calibrated probabilities predict for the latest thousand scores, before their labels come; "
+        "absent while a feature has left its reference, or with fewer than 30 labels of a class. It cannot "
+        "see concept drift.",
+        lambda expected: expected.auc,
+    ),
+    _expected(
+        "expected_positive_share",
+        "Expected share of positives",
+        "ratio",
+        "Share of positives that the same probabilities predict; absent as expected_auc.",
+        lambda expected: expected.positive_share,
+    ),
+    _expected(
+        "features_moved",
+        "Features outside their reference",
+        "features",
+        "Features that have left the reference: another share of missing values, new texts, or numbers out "
+        "of range.",
+        lambda expected: len(expected.moved),
+    ),
+    _expected(
+        "feature_psi",
+        "Drift of features",
+        "",
+        "Largest population stability index of a feature: the latest thousand events against the reference. "
+        "From 0.2 on it has moved; the page names the worst five.",
+        lambda expected: max((value for _, value in expected.psi), default=None),
+    ),
+    _expected(
+        "score_psi",
+        "Drift of scores",
+        "",
+        "Population stability index of the scores, which also move as the model learns.",
+        lambda expected: expected.score_psi,
     ),
     _labels(
         "label_messages_total",

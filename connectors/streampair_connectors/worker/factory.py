@@ -403,6 +403,7 @@ def _build(
             threshold=None if stops and explore is None else config.output.alert_above,
             bounds=config.input.without_categories().bounds(),
             exploration=explore,
+            drift_reference=worker.drift_reference,
         ),
         classes=config.input.label_type == "any",
         explain=0 if config.learner.parallel else config.output.explain,

@@ -163,6 +163,9 @@ def _lane(
     quality = getattr(gauges, "quality", None)
     if quality is not None and not public:
         content["quality"] = quality.as_dict()
+    expected = getattr(gauges, "expected", None)
+    if expected is not None and not public:
+        content["expected"] = expected.as_dict()
     if gauges is not None and not public:
         content["weights"] = [[name, weight, noise] for name, weight, noise in gauges.weights]
     return content

@@ -342,6 +342,7 @@
       if (one && has("pair_loss")) out.push(lines("half", { ...described("pair_loss"), series: [{ id: one, name: titleOf("pair_loss"), colour: 0, sparse: true, points: column(one, "pair_loss", "events") }, { id: one, name: titleOf("comparator_loss"), colour: 1, dashed: true, sparse: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
       if (one && has("weight_norm")) out.push(lines("half", { ...described("weight_norm"), series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
       if (one && lane1(one).quality) out.push(...qualityCharts(one));
+      if (one && lane1(one).expected) out.push(card("", "Before labels come", before(one)));
       if (one && (lane1(one).weights || []).length) out.push(card("", "Largest weights", weights(one)));
       if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], [titled("events_total", " learned"), "n"], ...["prequential_auc", "regret_average", "pair_loss", "weight_norm"].map((name) => [titled(name), "n"])],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "events_total", count, (v) => v && v.learned), num(id, "prequential_auc", fixed(4)), num(id, "regret_average", four), num(id, "pair_loss", four), num(id, "weight_norm", four)]))));
@@ -522,6 +523,33 @@
         ? lines("half", { ...common, title: "Reliability: share of positives by probability", yLabel: "share of positives", series: [{ id, name: "positives", colour: 0, banded: true, points: level(1) }, { id, name: "perfect calibration", colour: 8, dashed: true, points: () => ({ ...level(0)(), low: undefined }) }], xLabel: "probability" })
         : lines("half", { ...common, title: "Share of positives by score", yLabel: "share of positives", series: [{ id, name: "positives", colour: 0, points: reliable }], xLabel: "score, of the scale" }),
     ];
+  }
+
+  // The expected AUC, or why there is none, and the five features that have moved most.
+  function before(id) {
+    const body = h("tbody"), rows = [], mine = () => lane1(id).expected || { psi: [], moved: [] };
+    const share = (v) => `${(100 * v).toFixed(1)} %`;
+    const words = () => {
+      const { auc, positive_share, moved, features_moved, drifted } = mine();
+      if (known(auc)) return `Expected AUC ${fixed(4)(auc)}, expected share of positives ${share(positive_share)}, of the latest thousand scores.${drifted ? ` ${plural(drifted, "feature")} moved within the reference: both may be off.` : ""}`;
+      if (!moved.length) return "No expected AUC: fewer than 30 labels of a class have come.";
+      return `Expected AUC withheld: features moved. ${moved.map((m) => `${m.name}: ${m.what} ${share(m.before)} in the reference, ${share(m.now)} now`).join("; ")}${features_moved > moved.length ? `; and ${features_moved - moved.length} more` : ""}.`;
+    };
+    bind([id], () => {
+      const found = mine().psi;
+      found.forEach(([name, index], i) => {
+        if (!rows[i]) {
+          rows[i] = { name: h("th", { scope: "row", class: "words" }), index: h("td", { class: "n" }), chip: h("td", {}) };
+          body.append(h("tr", {}, rows[i].name, rows[i].index, rows[i].chip));
+        }
+        set(rows[i].name, name);
+        set(rows[i].index, fixed(3)(index));
+        set(rows[i].chip, index >= 0.2 ? "moved" : "");
+      });
+      while (rows.length > found.length) { rows.pop(); body.lastChild.remove(); }
+    });
+    return h("div", {}, h("p", {}, text([id], words)), h("p", { class: "note" }, "Concept drift, where the same features come to mean something else, cannot be seen before labels come. From 0.2 on a feature has moved."),
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The features that have moved most" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { class: "n", scope: "col" }, "Stability index"), h("th", { scope: "col" }, ""))), body)));
   }
 
   // Rows are kept and refilled: nothing flickers when two weights change places.
@@ -732,7 +760,7 @@
 
   const beginning = () => Object.values(meta.apps || {}).some(({ state }) => state === "starting");
   // What data a lane has: when that changes, the tab is rebuilt.
-  const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights } = lane1(id); return [Object.keys(values).join(), !!quality, !!(quality && quality.reliability), !!(quality && quality.drift), !!(weights || []).length].join(); }).join(";");
+  const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights, expected } = lane1(id); return [Object.keys(values).join(), !!expected, !!quality, !!(quality && quality.reliability), !!(quality && quality.drift), !!(weights || []).length].join(); }).join(";");
   const scorersShape = () => scoring().join();
   let shape = "", scorersShown = "";
 
