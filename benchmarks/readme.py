@@ -28,6 +28,7 @@ BLOCKS = {
     "regret": ["python benchmarks/regret.py --plot docs/images/regret.svg"],
     "planner": ["python benchmarks/planner.py"],
     "components": ["python benchmarks/components.py"],
+    "before-labels": ["python benchmarks/before_labels.py"],
     "steps": ["python benchmarks/steps.py"],
     "steps-choice": ["python benchmarks/steps.py --choice"],
     "steps-unseen": ["python benchmarks/steps.py --unseen"],
