@@ -283,8 +283,8 @@ TABLES: dict[str, tuple[Callable[[Namespace], Iterator[_timing.Row]], list[_timi
         sets,
         [
             *(
-                ("", "set", "<8"),
                 ("", "learner", "<12"),
+                ("", "set", "<8"),
                 ("true", "true", ">7.3f"),
                 ("error", "error", ">8.3f"),
             ),
