@@ -121,6 +121,7 @@ def test_the_coin_is_a_function_of_secret_topic_and_place_alone() -> None:
     assert abs(marks.mean() - SHARE) < 5 * np.sqrt(SHARE * (1 - SHARE) / len(where))
     for part in (marks[:20_000], marks[20_000:40_000], marks[40_000:]):
         assert abs((part[1:] & part[:-1]).mean() - SHARE**2) < 0.02  # neighbours, too
+    assert abs((marks[:20_000] & marks[20_000:40_000]).mean() - SHARE**2) < 0.02  # and partitions
     more = np.array([Exploration(LEAST, 0.5, KEY, "t").marks(1.0, *place) for place in where])
     assert (more | ~marks).all()
     assert not any(explore.marks(score, *where[n]) for n in range(999) for score in (LEAST - 1e-9, None))
