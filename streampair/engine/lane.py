@@ -342,14 +342,16 @@ class Lane:
         ----------
         solve
             Whether to estimate the regret now, which costs milliseconds. None: if the stream has grown enough
-            that the cost is negligible (by counts, not by time); True: now; False: return the last estimate.
+            that the cost is negligible (by counts, not by time); True: now; False: return the last estimate,
+            and the last `quality` too, if there is one.
 
         Returns
         -------
         LaneGauges
         """
         learner, private = self._model.lane_learner, self._model.private
-        quality, weights = self._monitor.quality(self._model.probabilities), learner.scaled_weights
+        quality = self._monitor.quality(self._model.probabilities, solve=solve is not False)
+        weights = learner.scaled_weights
         noise = learner.weights_noise
         return LaneGauges(
             events=dict(self._outcomes.events),

@@ -100,6 +100,7 @@ class Monitor:
         span = monitoring.drift_reference
         self.before = None if span is None else QualityBeforeLabels(span)
         self._expected: tuple[int, ExpectedQuality | None] = (0, None)
+        self._quality: Quality | None = None
 
     def estimate(self, learner: LaneLearner, *, solve: bool | None) -> RegretEstimate | None:
         """The regret up to now, solved again or from the last solution; see `Lane.gauges`."""
@@ -110,20 +111,26 @@ class Monitor:
             self._estimate = regret.estimate(learner.comparator_design)
         return self._estimate
 
-    def quality(self, probabilities: Callable[[Any], Any] | None = None) -> Quality | None:
+    def quality(
+        self, probabilities: Callable[[Any], Any] | None = None, *, solve: bool = True
+    ) -> Quality | None:
         """Further metrics of the latest scores; None until both classes were seen.
 
         Parameters
         ----------
         probabilities
             From scores to the model's current probabilities; None: it gives none.
+        solve
+            Whether to compute them now; False: return what the last call has, if anything.
         """
-        return quality_of(
-            *self.auc.events(),
-            probabilities=probabilities,
-            threshold=self._threshold,
-            stopped=self._explores,
-        )
+        if solve or self._quality is None:
+            self._quality = quality_of(
+                *self.auc.events(),
+                probabilities=probabilities,
+                threshold=self._threshold,
+                stopped=self._explores,
+            )
+        return self._quality
 
     def expected(self) -> ExpectedQuality | None:
         """What is known before labels come; found again after half a window of events."""
@@ -143,6 +150,7 @@ class Monitor:
         self.auc.load_state(auc)
         if self.before is not None and before is not None:
             self.before.load_state(before)
+        self._quality = None
         if self.regret is not None and regret is not None:
             self.regret.load_state(regret)
 

@@ -142,7 +142,7 @@ async def scripted(logs: dict[int, Log], *, whole_topic: bool, most: int = 1) ->
     client._fetcher = Fetcher(Broker(logs, most), client._subscription, **options)
     client._coordinator = SimpleNamespace(check_errors=lambda: None)
     made._prepare()
-    made._fetches = FetchClock(client)
+    made._fetches = FetchClock(client, 1)
     assign(made, logs)
     try:
         yield made
@@ -349,3 +349,26 @@ async def test_a_poll_that_fails_after_it_has_drained_a_partition_loses_nothing(
                     found += positions.take(await consumer.poll(None, 0.01)).values()
                 logs[1].batches = FIVE[1].batches  # mended
         assert [record.offset for record in found[0].records] == FIVE[0]
+
+
+async def test_a_fetch_is_sent_once_for_each_interval_and_at_once_while_there_is_more() -> None:
+    """Fetches that close a bucket: none before, since they would hand over nothing, and none too late."""
+    partition = SimpleNamespace(highwater=5, lso=5)
+    assignment = SimpleNamespace(state_value=lambda tp: partition)
+    async with scripted({0: FIVE[1]}, whole_topic=True) as consumer:
+        clock = FetchClock(consumer._consumer, 2)
+
+        def wait(position: int, now_ms: int) -> float:
+            request = SimpleNamespace(topics=[(TOPIC, [(0, position, 1)])])
+            return clock.wait(assignment, 7, request, now_ms)
+
+        # The first one of a broker, and any for which something waits.
+        assert [wait(position, 1000) for position in (5, 4)] == [0.0, 0.0]
+        clock.sent(7, 1000)
+        assert [wait(5, now) for now in (1000, 1040, 1099, 1100, 1250)] == [0.1, 0.06, 0.001, 0.0, 0.0]
+        assert [wait(4, now) for now in (1000, 1099)] == [0.0, 0.0]
+        # What is behind an open transaction cannot be read yet: asking without a pause would not help.
+        partition.lso, partition.highwater = 5, 9
+        assert wait(5, 1040) == 0.06
+        partition.lso = partition.highwater = None  # a partition of which nothing is known yet
+        assert wait(5, 1040) == 0.0

@@ -8,7 +8,13 @@ import threading
 
 import pytest
 from streampair_connectors.host import Host
-from streampair_connectors.worker.flow_control import FencePause, Pace, commit_interval
+from streampair_connectors.worker.flow_control import (
+    Commits,
+    FencePause,
+    Pace,
+    commit_interval,
+    fetch_buckets,
+)
 from streampair_connectors.worker.timing import Estimates
 
 
@@ -198,6 +204,34 @@ def test_commits_leave_time_for_what_waits() -> None:
     assert longest == pytest.approx(0.36, abs=0.005)
     share, longest = seconds(load=0.2, commit_seconds=0.5)
     assert share <= 0.51
+
+
+def test_a_commit_is_made_with_the_fetch_next_to_the_moment_at_which_it_is_due() -> None:
+    """Fetches come 100 ms apart, some of them late: none waits for the next one to be committed."""
+    assert [fetch_buckets(every) for every in (0.001, 0.05, 0.07, 0.08, 0.1, 60.0)] == [1, 1, 1, 2, 2, 2]
+    clock = Clock()
+    commits = Commits(0.1, 10_000, clock=clock)
+    commits.committed(0.02)
+    clock.now += 0.08
+    first = clock.now
+    for late in (0.0, 0.04, 0.0, 0.03, 0.045, 0.0):
+        clock.now = first + late
+        assert commits.due(10, lambda: 0, complete=True)
+        clock.now += 0.02
+        commits.committed(0.02)
+        first += 0.1
+    # A batch soon after is not committed by itself, nor one of which a part is still to be processed.
+    clock.now = first - 0.06
+    assert not commits.due(10, lambda: 0, complete=True)
+    clock.now = first
+    assert not commits.due(10, lambda: 0)
+    # Without another batch it does not wait for long, and a full one does not wait at all.
+    assert commits.wait(10) == pytest.approx(0.05)
+    assert commits.due(10_000, lambda: 0)
+    clock.now = first + 0.0501
+    assert commits.due(10, lambda: 0)
+    # With a backlog commits keep to their share of the time.
+    assert not commits.due(10, lambda: 20, complete=True)
 
 
 @pytest.mark.parametrize("pause", [0.0, 3600.0])

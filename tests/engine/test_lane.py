@@ -443,10 +443,12 @@ def test_gauges() -> None:
     assert gauges.state_bytes == len(saved)
     assert gauges.privacy is None
     driver.feed(lanes.stream(3))
-    assert driver.lane.gauges(solve=False).regret == gauges.regret
-    fresh = driver.lane.gauges(solve=True).regret
-    assert fresh is not None
-    assert fresh.n == 43
+    last = driver.lane.gauges(solve=False)
+    assert (last.regret, last.quality) == (gauges.regret, gauges.quality)
+    fresh = driver.lane.gauges(solve=True)
+    assert fresh.regret is not None
+    assert fresh.quality is not None
+    assert fresh.regret.n == fresh.quality.events == 43
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from streampair_connectors.kafka.membership import (
     member_of,
     rejoin,
 )
+from streampair_connectors.kafka.ordering import BUCKET_MS, SETTLE_MS
 from streampair_connectors.kafka.spans import ReadPositions, Span, fetched_spans, note_spans
 
 __all__ = ["Consumer", "OnLost", "PartitionReader", "TopicReader", "read_all"]
@@ -49,15 +50,14 @@ OnLost = Callable[[Partition, int, int], object]
 there: retention has removed records, or the topic has lost its end."""
 
 _HEARTBEAT_MS = 3000
-_FETCH_WAIT_MS = 50
+_FETCH_WAIT_MS = 35
 _FETCH_MIN_BYTES = 64 * 1024
 _FETCH_SOON = {"fetch_max_wait_ms": 100}
-_FETCH_MUCH = {
-    "max_partition_fetch_bytes": 1024 * 1024,
-    "metadata_max_age_ms": 30_000,
-    "fetch_max_wait_ms": _FETCH_WAIT_MS,
-    "fetch_min_bytes": _FETCH_MIN_BYTES,
-}
+# Of a `FetchClock`: a broker answers with what it has, and waits only where it has nothing.
+_FETCH_CLOCKED = {"fetch_max_wait_ms": 20, "fetch_min_bytes": 1}
+_FETCH_MUCH = {"max_partition_fetch_bytes": 1024 * 1024, "metadata_max_age_ms": 30_000, **_FETCH_CLOCKED}
+# A fetch closes a bucket if it is sent so long after its end; some for the rounding of times.
+_CLOSES_MS = SETTLE_MS + 3
 _FETCH_BYTES = 8 * 1024 * 1024  # of all partitions that are read side by side
 _PARTITION_BYTES = 64 * 1024, 4 * 1024 * 1024  # of one of them, at least and at most
 _NO_TIMESTAMP = -1  # of messages in format 0, as in Kafka's own clients
@@ -93,9 +93,16 @@ class Consumer:
     side_by_side
         Partitions of which each answer of a broker should have records: it has fewer of each then.
     min_bytes
-        A broker answers once it has as many, or after 50 ms.
+        A broker answers once it has as many, or after 35 ms; with `whole_topic` at once, if it has any.
+    fetch_buckets
+        As of `FetchClock`, for `whole_topic`.
     client_id
         By which other members know this one (`describe_group`); None: the client's own.
+
+    Attributes
+    ----------
+    brokers_ahead_ms
+        How far the clock of the brokers is ahead of this host's, for the times of fetches (`FetchClock`).
     """
 
     def __init__(
@@ -112,6 +119,7 @@ class Consumer:
         whole_topic: bool = False,
         side_by_side: int = 1,
         min_bytes: int = _FETCH_MIN_BYTES,
+        fetch_buckets: int = 1,
         client_id: str | None = None,
     ) -> None:
         self._config = config
@@ -123,6 +131,8 @@ class Consumer:
         self._whole_topic = whole_topic
         self._assignor = WholeTopicAssignor() if whole_topic else Assignor()
         self._fetches: FetchClock | None = None
+        self._fetch_buckets = fetch_buckets
+        self.brokers_ahead_ms = 0
         self._instance_id = config.group_instance_id
         if takeovers is None and self._instance_id is not None:
             takeovers = StaticMemberConflicts(self._instance_id)
@@ -152,10 +162,12 @@ class Consumer:
             max_partition_fetch_bytes=partition_bytes(side_by_side),
             max_poll_interval_ms=int(config.max_poll_interval),
             metadata_max_age_ms=int(watch_seconds * 1000),
-            # Fewer, larger fetches: at a moderate rate most of the time is spent on each of them. The order
-            # over all partitions waits for the end of each, so an idle one has to answer soon.
-            fetch_max_wait_ms=_FETCH_WAIT_MS,
-            fetch_min_bytes=min_bytes,
+            # Few, large fetches: at a moderate rate most of the time is spent on each of them.
+            **(
+                _FETCH_CLOCKED
+                if whole_topic
+                else {"fetch_max_wait_ms": _FETCH_WAIT_MS, "fetch_min_bytes": min_bytes}
+            ),
         )
         outer = self
 
@@ -194,7 +206,9 @@ class Consumer:
         self._prepare()
         self._first_count = self.partition_count()
         if isinstance(self._assignor, WholeTopicAssignor):
-            self._fetches = FetchClock(self._consumer)
+            self._fetches = FetchClock(
+                self._consumer, self._fetch_buckets, brokers_ahead_ms=lambda: self.brokers_ahead_ms
+            )
         self._watcher = asyncio.create_task(self._watch_partitions())
 
     def _prepare(self) -> None:
@@ -534,7 +548,11 @@ class _ProducerBatch(Batch):
 
 
 class FetchClock:
-    """Knows up to which moment each partition was read to its end.
+    """Sends a fetch as buckets end, and knows up to which moment each partition was read to its end.
+
+    The order over all partitions takes a record once its bucket is closed, by a fetch that was sent after the
+    end of the bucket. A fetch before that hands over nothing, and one that comes later delays the bucket. So
+    each broker is asked at that moment, and as fast as it answers while it has more.
 
     The client tells the end of a partition with each answer, and not when it had asked. An end proves nothing
     about records that were appended after the question was sent, so this notes that moment for each question.
@@ -542,16 +560,30 @@ class FetchClock:
     Parameters
     ----------
     consumer
-        A started consumer.
+        A started consumer. Its brokers must answer as soon as they have anything (`fetch_min_bytes` of 1).
+    buckets
+        How many of them a fetch closes.
+    brokers_ahead_ms
+        How far the clock of the brokers is ahead of this host's.
     """
 
-    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+    def __init__(
+        self, consumer: AIOKafkaConsumer, buckets: int, *, brokers_ahead_ms: Callable[[], int] = lambda: 0
+    ) -> None:
         self._consumer = consumer
+        self._every_ms = buckets * BUCKET_MS
+        self._brokers_ahead_ms = brokers_ahead_ms
         self._sent: dict[TopicPartition, int] = {}
+        self._intervals: dict[Any, int] = {}  # of the last fetch, by broker
         fetcher: Any = consumer._fetcher
         inner = fetcher._proc_fetch_request
 
         async def timed(assignment: Any, node_id: Any, request: Any) -> Any:
+            try:
+                await asyncio.sleep(self.wait(assignment, node_id, request, self._now()))
+            except asyncio.CancelledError:
+                return False  # as the client does: nobody wants the answer any more
+            self.sent(node_id, self._now())
             sent = time.time_ns() // 1_000_000
             result = await inner(assignment, node_id, request)
             if assignment.active:
@@ -564,6 +596,25 @@ class FetchClock:
             return result
 
         fetcher._proc_fetch_request = timed
+
+    def _now(self) -> int:
+        """The brokers' time, less what must have passed since the end of a bucket."""
+        return time.time_ns() // 1_000_000 + self._brokers_ahead_ms() - _CLOSES_MS
+
+    def wait(self, assignment: Any, node_id: Any, request: Any, now_ms: int) -> float:
+        """Seconds until a fetch is to be sent: none if a partition may have more than was read."""
+        for topic, partitions in request.topics:
+            for partition, position, *_ in partitions:
+                state = assignment.state_value(TopicPartition(topic, partition))
+                end = None if state is None else state.highwater if state.lso is None else state.lso
+                if end is None or position < end:
+                    return 0.0
+        interval, since = divmod(now_ms, self._every_ms)
+        return (self._every_ms - since) / 1000 if interval == self._intervals.get(node_id) else 0.0
+
+    def sent(self, node_id: Any, now_ms: int) -> None:
+        """Note that a broker is asked now."""
+        self._intervals[node_id] = now_ms // self._every_ms
 
     def settled(self, partitions: Iterable[TopicPartition]) -> dict[int, int]:
         """By partition that was read to its end: when the fetch that saw the end was sent, in milliseconds.
@@ -701,7 +752,7 @@ class TopicReader(PartitionReader):
     async def start(self) -> dict[Partition, int]:
         """Connect. Nothing is read before `begin`."""
         await self._connect()
-        self._fetches = FetchClock(self._consumer)
+        self._fetches = FetchClock(self._consumer, 1)
         return {}
 
     def begin(self, offsets: Mapping[int, int]) -> dict[Partition, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from streampair_connectors.host import THIS_HOST, Host
+from streampair_connectors.kafka.ordering import BUCKET_MS
 from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
@@ -23,10 +24,12 @@ _THREAD_SECONDS = 0.25  # a call that may take longer runs in a thread
 _POLL_SECONDS = 1.0  # target duration of the records of one poll
 _OVER_SECONDS = 5.0  # after this the consumer seeks back to the rest of them
 _FENCE_SECONDS = 1.0, 60.0  # pause after a fence, and the longest
+_BUCKET_SECONDS = BUCKET_MS / 1000
+_MOST_BUCKETS = 2  # from one fetch to the next: a limit of what a worker takes at once
 
 
 def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> float:
-    """Seconds from one commit to the next.
+    """Seconds from the end of one commit to the begin of the next.
 
     With a backlog, commits take at most a tenth of the time. Without one, longer intervals would only delay
     scores, so commits may take half of it.
@@ -47,13 +50,24 @@ def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> flo
     return max(every, (9.0 if behind else 1.0) * commit_seconds)
 
 
+def fetch_buckets(every_seconds: float) -> int:
+    """Buckets of the order that come with one fetch, where scores leave with commits this far apart.
+
+    A bucket that comes earlier waits for the commit.
+    """
+    return min(max(round(every_seconds / _BUCKET_SECONDS), 1), _MOST_BUCKETS)
+
+
 class Commits:
     """Schedules commits.
+
+    Records come by fetches. A commit that is due soon after one covers it at once, and a commit that is due
+    shortly before one waits for it: each may be half the time from one fetch to the next early or late.
 
     Parameters
     ----------
     every_seconds, every_events
-        As configured; the interval in seconds grows where commits are slow.
+        As configured, from begin to begin; the interval in seconds grows where commits are slow.
     clock
         Monotonic, in seconds.
 
@@ -72,8 +86,9 @@ class Commits:
     ) -> None:
         self._every_seconds = every_seconds
         self._every_events = every_events
+        self._shift = min(fetch_buckets(every_seconds) * _BUCKET_SECONDS, every_seconds) / 2
         self._clock = clock
-        self._seconds = 0.0
+        self._seconds = self._took = 0.0
         self.begin()
 
     def begin(self) -> None:
@@ -85,16 +100,18 @@ class Commits:
         """Record that a commit has just ended, and its duration."""
         # Smoothed and capped: a broker that was away for once must not delay the next commit.
         self._seconds += 0.2 * (min(seconds, 1.0) - self._seconds)
+        self._took = seconds
         self.begin()
 
-    def wait(self, events: int) -> float:
-        """Seconds until the next commit, which covers this many events, may be due."""
+    def wait(self, events: int, *, complete: bool = False) -> float:
+        """Seconds until the next commit, which covers this many events, may be due; see `due`."""
         if events >= self._every_events:
             return 0.0
-        due = self._last + commit_interval(self._every_seconds, self._seconds, behind=self._behind)
+        every = self._every_seconds - self._took + (-self._shift if complete else self._shift)
+        due = self._last + commit_interval(every, self._seconds, behind=self._behind)
         return max(due - self._clock(), 0.0)
 
-    def due(self, events: int, waiting: Callable[[], int]) -> bool:
+    def due(self, events: int, waiting: Callable[[], int], *, complete: bool = False) -> bool:
         """Whether a commit is due now.
 
         Parameters
@@ -103,12 +120,14 @@ class Commits:
             Covered by the commit.
         waiting
             Counts the events not processed yet. It visits every lane, so it is called once per commit.
+        complete
+            Whether a batch has just come, of which all are covered.
         """
-        if self.wait(events) > 0.0:
+        if self.wait(events, complete=complete) > 0.0:
             return False
         if not self._behind:
             self._behind = waiting() > events
-        return self.wait(events) <= 0.0
+        return self.wait(events, complete=complete) <= 0.0
 
 
 class FencePause:

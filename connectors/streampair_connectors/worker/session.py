@@ -41,7 +41,7 @@ from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.stores.offline import check_stored_settings
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.first_events import FirstEvents
-from streampair_connectors.worker.flow_control import Backlog, Commits, FencePause, Pace
+from streampair_connectors.worker.flow_control import Backlog, Commits, FencePause, Pace, fetch_buckets
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.late_labels import LateLabelSource
 from streampair_connectors.worker.model_topic import ModelPublisher
@@ -145,6 +145,8 @@ class Session:
             takeovers=takeovers,
             whole_topic=True,
             side_by_side=facts.partitions,
+            # With a directory scores leave when they are made.
+            fetch_buckets=fetch_buckets(config.commit_every.seconds) if config.store.in_kafka else 1,
         )
         self._lookup = cluster.record_reader(settings)
         self._connection = ConnectionWatch(settings, health.waiting, health.running, cluster=cluster)
@@ -296,8 +298,8 @@ class Session:
         while not (self._stop.is_set() or self._partitions_added()):
             await self._open_if_complete()
             start = self._host.monotonic()
-            wait = self._until_due()
-            records = await self._source.poll(self._pace.records, wait)
+            wait, most = self._until_due(), self._pace.records
+            records = await self._source.poll(most, wait)
             if records:
                 self._telemetry.fetched(self._config.app, self._host.monotonic() - start)
             self._pace.polled()
@@ -307,7 +309,8 @@ class Session:
                 if self.lane is not None and epoch == self._epoch:
                     await self._process(self.lane, records)
                 if self.lane is not None:
-                    await self._send(self.lane, idle=not records and wait == _POLL_SECONDS)
+                    idle = not records and wait == _POLL_SECONDS
+                    await self._send(self.lane, idle=idle, complete=0 < len(records) < most)
             if self._backlog.due:
                 self._backlog.update(self._processed, self._records_behind())
             await asyncio.sleep(0)  # let outputs be sent while records keep coming
@@ -353,8 +356,11 @@ class Session:
         if labels is None:
             lane.learned_time = lane.event_time
 
-    async def _send(self, lane: OpenLane, *, idle: bool) -> None:
-        """Send what is due: labels that no event can use, outputs, a commit. `idle`: no records came."""
+    async def _send(self, lane: OpenLane, *, idle: bool, complete: bool) -> None:
+        """Send what is due: labels that no event can use, outputs, a commit.
+
+        `idle`: no records came. `complete`: all that were in order have come.
+        """
         if sent := await self._source.send_on(lane):
             lane.dirty = True
             self._uncommitted += sent
@@ -364,18 +370,18 @@ class Session:
             await self._fenced(error)
             return
         # Without records a commit is made now, not at the end of the interval.
-        if self._commit_is_due(lane) or (idle and (self._uncommitted or self._is_due(lane))):
+        if self._commit_is_due(complete=complete) or (idle and (self._uncommitted or self._is_due(lane))):
             await self._commit(clean=False)
 
     def _is_due(self, lane: OpenLane) -> bool:
         """Whether the lane has something to commit, though no record has come since its last commit."""
         return lane.snapshot_due or self._models.due(lane)
 
-    def _commit_is_due(self, lane: OpenLane) -> bool:
+    def _commit_is_due(self, *, complete: bool) -> bool:
         if not self._uncommitted:
             return False
         full = self._store.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES
-        return full or self._commits.due(self._uncommitted, self._records_behind)
+        return full or self._commits.due(self._uncommitted, self._records_behind, complete=complete)
 
     def _records_behind(self) -> int:
         """Records of the topic that were not processed yet."""

@@ -358,6 +358,7 @@ class TopicSource(Source):
             elif self._positions is not None and len(self._all) > 1:
                 self._positions.producer_times = True
         lead = self._lead.update(None if self._store is None else self._store.clock_ahead)
+        self._consumer.brokers_ahead_ms = self._clock_ahead - lead
         self._feed.push(order, found, broker_time=lambda sent: sent + self._clock_ahead - lead)
 
     def _compare_clocks(self, ahead: int) -> None:

@@ -186,17 +186,17 @@ class LaneTimer:
         self.seconds["encode"] += seconds
 
     def gauges(self, *, final: bool = False) -> LaneGauges:
-        """Return the lane's gauges, with a new regret estimate if there is time for one.
+        """Return the lane's gauges, with a new regret and quality if there is time for them.
 
         A lane without a clock spaces its estimates by counts; here they have a budget of time.
-        With `final`, an estimate is made in any case and not charged to the budget.
+        With `final`, they are computed in any case and not charged to the budget.
         """
         start = self._host.monotonic()
         fresh = final or self._estimates.afford()
         gauges = self._lane.gauges(solve=fresh)
         if fresh:
-            # Before the second event there is no estimate, and nothing to charge.
-            if not final and gauges.regret is not None:
+            # Before the second event there is nothing to compute, and nothing to charge.
+            if not final and not (gauges.regret is None and gauges.quality is None):
                 self._estimates.spent(self._host.monotonic() - start)
             self.estimated = True
         return gauges
