@@ -306,9 +306,8 @@ def key(
     """Draw a key, and write it to a new file that only its owner may read.
 
     learner.noise_key_file, store.key_file and output.explore_key_file need a key each. The noise key never
-    changes, and the secret of exploration may be replaced at any time. To change the key
-    of the store, draw another one, put it into the first line of its file, and keep the old ones below it
-    until nothing is left that was written with them.
+    changes. To change that of the store, draw another one, put it into the first line of its file, and keep
+    the old ones below it until nothing is left that was written with them.
     """
     from streampair_connectors.config.secrets import draw_key
 
