@@ -61,6 +61,7 @@ async def send_bad(bootstrap: str) -> None:
 # a worker that keeps up has something to catch up with for moments only.
 IN_STEPS = {
     "Buffer and snapshot",
+    "Noise in the weights",
     "Pair loss, and that of the best fixed model",
     "Time to catch up",
     "Age of the lag",
