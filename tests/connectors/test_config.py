@@ -12,7 +12,8 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, Duration, KafkaConfig, load_config, parse_config
 from streampair_connectors.config.secrets import draw_key, read_secret
 from streampair_connectors.observability.privacy_card import read_audit
-from streampair_connectors.worker.factory import build_lane, build_learner, exploration_of
+from streampair_connectors.worker.factory import build_lane, build_learner, build_logged_lane, exploration_of
+from streampair_connectors.worker.worker import Worker
 
 from streampair.auc import PairFTRL, PairOGD
 from streampair.errors import ConfigError, PrivacyError, StreampairError
@@ -342,6 +343,16 @@ def test_events_are_explored_above_a_threshold_with_a_secret_and_a_label_of_stop
     assert (explore.now.threshold, explore.now.share) == (0.5, 0.02)
     assert (tmp_path / "explore.key").read_text().strip() not in f"{config!r} {vars(explore)['now']!r}"
     build_lane(config, lambda record: record)  # of files: nothing is explored
+    worker = Worker(parse_config({**data, "kafka": {"bootstrap_servers": "localhost:1"}}))
+    (tmp_path / "explore.key").unlink()
+    draw_key(tmp_path / "explore.key")  # replaced under a worker
+    kept, other = exploration_of(worker.config), exploration_of(config)
+    assert kept is not None
+    assert other is not None
+    assert kept.now == explore.now != other.now
+    weighs = build_logged_lane(worker.config, lambda record: record)._batch.exploration
+    assert weighs is not None
+    assert weighs.now == explore.now
     private = {"class": "streampair.auc.PairFTRL", "options": {"epsilon": 1.0, "delta": 1e-6, "horizon": 99}}
     data["input"]["features"] = {"a": [0, 1]}
     private["options"]["auc_share"] = 0.2  # type: ignore[index]

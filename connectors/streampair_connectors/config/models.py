@@ -564,6 +564,11 @@ class OutputConfig(Table):
         secret = read_secret("explore_key", self.explore_key_file)
         return None if secret is None else hex_key("explore_key", secret)
 
+    def with_explore_key(self) -> OutputConfig:
+        """Return these settings with the secret of the coins, read now, in the place of its file."""
+        secret = read_secret("explore_key", self.explore_key_file)
+        return self.model_copy(update={"explore_key_file": secret})
+
 
 class TopicsConfig(Table):
     """Settings of topics made by `--create-topics`. Existing topics stay as they are.

@@ -64,11 +64,13 @@ class Worker:
         host: Host = THIS_HOST,
         cluster: Cluster = KAFKA,
     ) -> None:
-        self.config = config
         self._host = host
         self._cluster = cluster
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self.telemetry.configured(config.app, Changes(config))
+        # The file may be replaced meanwhile: marks and weights come from one secret all the same.
+        config = config.model_copy(update={"output": config.output.with_explore_key()})
+        self.config = config
         self._health = Health(config.app, self.telemetry)
         if "learn" in config.worker.roles:
             self._health.starting()  # what does not run here has no state
