@@ -419,7 +419,8 @@ NOT_COVERED = (
     "safe as the features",
     "whether a record exists, and in which slot or partition",
     "metadata: keys, offsets, times, the schema",
-    "records of others that depend on it otherwise than by released models",
+    "records of others that depend on it otherwise than by releases of this learner, as where a model "
+    "without privacy acts",
     f"several records of one person, as further attempts after a stop, and {_OTHER_LEARNERS}",
 )
 """What the guarantee of a report about one record does not cover (docs/privacy 1)."""

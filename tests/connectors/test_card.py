@@ -419,7 +419,8 @@ def test_the_card_of_an_entity_covers_all_of_its_records(entity: Any, covered: b
     open_ = card_of(report, deployment={})["flavor"]["unprotected quantities"]
     other = "other learners on the same records: their spends add up (mu^2 adds up)"
     several = f"several records of one person, as further attempts after a stop, and {other}"
-    assert open_[3] == "records of others that depend on it otherwise than by released models"
+    whose = "records of others that depend on it otherwise than by releases of this learner, "
+    assert open_[3] == f"{whose}as where a model without privacy acts"
     assert open_[4] == (other if covered else several)
     assert f"schema; {open_[3]}; {open_[4]}." in str(report)
 

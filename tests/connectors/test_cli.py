@@ -387,6 +387,13 @@ def test_check_says_that_every_message_of_a_label_topic_is_one_label(config: Pat
     said = call("check", config).stdout
     assert "0.1 of the events with a score of at least 0.5 are to be let pass" in said
     assert "5a5a" not in said
+    # Whose scores stop events matters to a private learner alone.
+    assert "label_input.stopped" not in said
+    private = PRIVATE + 'options = { delta = 1e-4 }\n[store]\ndirectory = "state"\n'
+    config.write_text(
+        private.replace('label = "y"\n', "") + later + 'label = "fraud"\nstopped = "declined"\n'
+    )
+    assert "ok   label_input.stopped: the guarantee covers stops by scores" in call("check", config).stdout
 
 
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:

@@ -177,7 +177,7 @@ def test_the_report_answers_a_question_a_line() -> None:
         "90 of 100 records",
         "whether a record exists",
         "own features",
-        "otherwise than by released models",
+        "otherwise than by releases of this learner",
     ):
         assert phrase in text
     assert "Lemma 21" in report().details

@@ -286,7 +286,7 @@ def test_the_report_says_who_is_protected_and_what_is_not() -> None:
         "replace-one",
         "whether a record exists",
         "own features",
-        "otherwise than by released models",
+        "otherwise than by releases of this learner",
         "metadata",
         "docs/privacy, Lemma 21",
         "The errors of the noise are charged",

@@ -123,7 +123,7 @@ def _label_place(config: Config) -> str:
     return f"labels from topic {labels.topic!r}{means}, events learned {wait} after they come"
 
 
-def _check_stopped(config: Config, report: Report) -> None:
+def _check_stopped(config: Config, privacy: PrivacyReport | None, report: Report) -> None:
     """Say that an event which its score has stopped would count as one without a label; what is explored."""
     labels, least = config.label_input, config.output.alert_above
     if labels is not None and labels.absent is not None and labels.stopped is None and least is not None:
@@ -135,6 +135,12 @@ def _check_stopped(config: Config, report: Report) -> None:
             'label_input.stopped = "declined". Then figures are of the events that are let pass; with '
             "output.explore a share of the others is let pass too, and figures are of all. Where nothing is "
             "stopped, nothing is needed",
+        )
+    if privacy is not None and labels is not None and labels.stopped is not None:
+        report.good(
+            "label_input.stopped",
+            "the guarantee covers stops by scores of this application, or of another private one: then it "
+            "is that of both together. If a model stops events that learns them without privacy, none holds",
         )
     if config.output.explore is not None:
         try:
@@ -191,7 +197,7 @@ async def check_config(config: Config, *, create_topics: bool = False, account: 
     await _check_addresses(config, report)
     _check_audit(config, privacy, report)
     _check_approval(config, privacy, further, report)
-    _check_stopped(config, report)
+    _check_stopped(config, privacy, report)
     _check_codecs(report)
     if config.kafka is None:
         report.only_files = True
