@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from streampair.engine.wal import NOT_ACTING, Acting
+from streampair.evaluation.quality import MOST_WEIGHT
 
 __all__ = ["Exploration", "weight_of"]
 
@@ -60,17 +61,20 @@ class Exploration:
     """
 
     def __init__(self, threshold: float, share: float, key: bytes, topic: str) -> None:
-        self._key, self._topic = key, topic.encode() + b"\0"
         # Tells secrets apart, and says nothing of them.
         name = hmac.digest(key, b"identity of the secret of exploration", "sha256")[:8]
-        self.now = Acting(threshold, share, name)
-        self.acting: Sequence[Acting] = [self.now]
+        self._begin(Acting(threshold, share, name), key, topic)
+
+    def _begin(self, now: Acting, key: bytes, topic: str) -> None:
+        self._key, self._topic = key, topic.encode() + b"\0"
+        self.now = now
+        self.acting: Sequence[Acting] = [now]
 
     @classmethod
     def none(cls, topic: str) -> Exploration:
         """No score stops an event now; the coins of earlier events are not known."""
-        made = cls(0.0, 1.0, b"", topic)
-        made.now, made.acting = NOT_ACTING, [NOT_ACTING]
+        made = cls.__new__(cls)
+        made._begin(NOT_ACTING, b"", topic)
         return made
 
     def marks(self, score: float | None, partition: int, offset: int) -> bool:
@@ -96,7 +100,7 @@ class Exploration:
         if score < acted.threshold:
             return 1.0
         explored = acted.key == self.now.key and self._coin(partition, offset) < acted.share
-        return weight_of(score, acted.threshold, acted.share, explored=explored)
+        return 1.0 / acted.share if explored else 0.0
 
     def _coin(self, partition: int, offset: int) -> float:
         digest = hmac.digest(self._key, self._topic + _PLACE.pack(partition, offset), "sha256")
@@ -113,12 +117,21 @@ def weight_of(score: float, threshold: float | None, share: float | None, *, exp
     explored
         Whether the event was to be let pass all the same.
 
+    Returns
+    -------
+    float
+        0 also if the share of an explored event is no probability from which a weight follows.
+
     Examples
     --------
     >>> from streampair.engine.exploration import weight_of
     >>> [weight_of(score, 0.8, 0.02, explored=score > 0.9) for score in (0.7, 0.8, 1.0)]
     [1.0, 0.0, 50.0]
     """
-    if threshold is None or share is None or score < threshold:
+    if threshold is None or share is None or not score >= threshold:
         return 1.0
-    return 1.0 / share if explored and share > 0.0 else 0.0
+    # A message may say anything, such as NaN.
+    if not explored or not 0.0 < share <= 1.0:
+        return 0.0
+    weight = 1.0 / share
+    return weight if weight <= MOST_WEIGHT else 0.0

@@ -72,7 +72,7 @@ def delong(
     Raises
     ------
     ConfigError
-        If there is not one weight for each event, or one is not finite or not above 0.
+        If there is not one weight for each event, or one is not in [1e-150, 1e150].
 
     Notes
     -----

@@ -15,7 +15,7 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,12 @@ _MOST_EXPLORED = 100_000  # where some are explored: few of them have weight, an
 _WATCHED = 1_000  # most events used for drift detection
 _PART = 32  # fewest events on either side of a cut
 _EPSILON = float(np.finfo(np.float64).eps)
+LEAST_WEIGHT, MOST_WEIGHT = 1e-150, 1e150
+"""Bounds of a weight: a ratio of two of them, and a product of two, are normal numbers."""
+_WEIGHTS: Final = (
+    f"a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}: one over the probability with which such an "
+    "event is seen"
+)
 _CONFIDENCE = 0.002  # significance level of ADWIN's test, as in River
 
 
@@ -149,7 +155,7 @@ def quality_of(
     Raises
     ------
     ConfigError
-        If there is not one weight for each event, or one is not finite or not above 0.
+        If there is not one weight for each event, or one is not in [1e-150, 1e150].
 
     Notes
     -----
@@ -234,7 +240,7 @@ def checked_weights(weights: Sequence[float] | Floats | None, n: int) -> Floats 
     Raises
     ------
     ConfigError
-        If there is not one weight for each event, or one is not finite or not above 0.
+        If there is not one weight for each event, or one is not in [1e-150, 1e150].
 
     Examples
     --------
@@ -244,7 +250,10 @@ def checked_weights(weights: Sequence[float] | Floats | None, n: int) -> Floats 
     """
     if weights is None:
         return None
-    found = np.asarray(weights, dtype=np.float64)
+    try:
+        found = np.asarray(weights, dtype=np.float64)
+    except OverflowError:  # an int
+        raise ConfigError("a weight is too large for a float", fix=f"give {_WEIGHTS}") from None
     if found.shape != (n,):
         raise ConfigError(
             f"weights have the shape {found.shape} for {n} events", fix="give one weight for each event"
@@ -253,7 +262,7 @@ def checked_weights(weights: Sequence[float] | Floats | None, n: int) -> Floats 
     if wrong.any():
         raise ConfigError(
             f"the weight at place {int(wrong.argmax())} is {found[wrong.argmax()]}",
-            fix="give finite weights above 0: one over the probability with which an event is seen",
+            fix=f"give {_WEIGHTS}",
         )
     return None if (found == 1.0).all() else found
 
@@ -533,7 +542,7 @@ class AUCWindow:
         Raises
         ------
         RecordError
-            If the weight is not finite or not above 0; the window is unchanged.
+            If the weight is not in [1e-150, 1e150]; the window is unchanged.
         """
         if w != 1.0:
             _check_weight(w)
@@ -559,7 +568,7 @@ class AUCWindow:
         Raises
         ------
         ConfigError
-            If there is not one score and one weight for each label, or a weight is not finite or not above 0;
+            If there is not one score and one weight for each label, or a weight is not in [1e-150, 1e150];
             the window is unchanged.
         """
         if len(labels) != len(scores):
@@ -693,13 +702,17 @@ def _weighted_auc(scores: Floats, labels: Flags, weights: Floats) -> float:
 
 
 def _usable(weights: Floats) -> Flags:
-    return (weights > 0.0) & (weights < math.inf)
+    return (weights >= LEAST_WEIGHT) & (weights <= MOST_WEIGHT)
 
 
 def _check_weight(w: float) -> None:
-    if not (isinstance(w, numbers.Real) and 0.0 < w < math.inf):
+    try:
+        usable = isinstance(w, numbers.Real) and LEAST_WEIGHT <= float(w) <= MOST_WEIGHT
+    except OverflowError:  # an int
+        usable = False
+    if not usable:
         raise RecordError(
-            f"the weight w is {w!r}",
-            fix="give a finite number above 0: one over the probability with which such an event is seen",
+            f"the weight w is {w!r:.40}",
+            fix=f"give {_WEIGHTS}",
             stage="learn",
         )

@@ -126,7 +126,10 @@ def test_the_coin_is_a_function_of_secret_topic_and_place_alone() -> None:
     assert (more | ~marks).all()
     assert not any(explore.marks(score, *where[n]) for n in range(999) for score in (LEAST - 1e-9, None))
     assert "k" * 8 not in repr(vars(explore)["now"]) + repr(explore)
-    assert [weight_of(1.0, 0.5, share, explored=True) for share in (0.0, None)] == [0.0, 1.0]
+    # A message of a score may say anything: a weight that no figure can use is 0.
+    shares = (0.0, None, 1.0, 5e-324, 1e-151, -0.5, 2.0, np.nan, np.inf)
+    assert [weight_of(1.0, 0.5, share, explored=True) for share in shares] == [0.0, 1.0, 1.0, *[0.0] * 6]
+    assert weight_of(1.0, np.nan, 0.5, explored=False) == 1.0  # and no score is stopped by NaN
 
 
 @pytest.mark.parametrize("crash", [False, True])

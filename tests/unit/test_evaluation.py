@@ -20,7 +20,15 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.evaluation import AUCWindow, Regret, RegretEstimate, RollingAUC, delong
+from streampair.evaluation import (
+    AUCWindow,
+    Regret,
+    RegretEstimate,
+    RollingAUC,
+    average_precision,
+    delong,
+    quality_of,
+)
 from streampair.evaluation.comparator import Pairs, minimise
 from streampair.evaluation.reservoirs import StepReservoir
 from streampair.kernels import rolling_auc
@@ -233,13 +241,27 @@ def test_what_was_never_added_cannot_be_reverted() -> None:
     assert (metric.n, "weights" in metric.to_state()) == (1, False)
 
 
-def test_a_weight_is_a_finite_number_above_0() -> None:
+def test_a_weight_is_a_number_whose_ratio_to_others_is_one() -> None:
+    for ends in ((1e-150, 1e150), (1e150, 1e-150)):  # the extremes give figures
+        labels, scores, weights = [True, False] * 20, [0.3, 0.2, 0.1, 0.4] * 10, [*ends] * 20
+        metric = RollingAUC()
+        for label, score, w in zip(labels, scores, weights, strict=True):
+            metric.update(label, score, w)
+        assert metric.get() == pytest.approx(0.25)
+        columns = np.array(scores), np.array(labels), np.array(weights)
+        found = quality_of(*columns, threshold=0.2)
+        assert found is not None
+        assert (found.auc_stderr is None) is (found.explored_positives == 0)
+        assert 0.0 <= (average_precision(*columns) or 0.0) <= 1.0
+        compared = delong(labels, scores, scores[::-1], weights)
+        assert compared is not None
+        assert math.isfinite(compared.first + compared.first_stderr + compared.p_value)
     metric = RollingAUC()
-    metric.update(True, 0.3, w=4)
-    for wrong in (0.0, -1.0, math.nan, math.inf, "2", None):
+    metric.update(True, 0.3, w=np.float32(4.0))  # type: ignore[arg-type]
+    for wrong in (0.0, -1.0, math.nan, math.inf, 1e-151, 1e151, 10**400, "2", None):
         with pytest.raises(RecordError, match="weight"):
             metric.update(False, 0.3, w=wrong)  # type: ignore[arg-type]
-    for many in ([1.0], [1.0, 0.0], [math.nan, 1.0], [[1.0, 1.0]]):
+    for many in ([1.0], [1.0, 0.0], [math.nan, 1.0], [1.0, 10**400], [1e-200, 1e200], [[1.0, 1.0]]):
         with pytest.raises(ConfigError, match="weight"):
             metric.extend([True, False], [0.3, 0.2], many)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="weight"):

@@ -987,8 +987,8 @@ class Config(Table):
             explored = (
                 f"Of the events whose score is at least {self.output.alert_above:g}, a share of "
                 f"{self.output.explore:g} is marked to be let pass. The coin is a function of a secret and "
-                "of the place of the event, and of no content: given the score it is public randomness. The "
-                "learner learns all outcomes alike.",
+                "of the place of the event. It depends on no record, so it reveals nothing beyond the score. "
+                "The learner learns all outcomes alike.",
             )
         return (
             *explored,
