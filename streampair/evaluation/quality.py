@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BINS",
     "FEWEST",
+    "FEWEST_OF_AUC",
     "LEVELS",
     "AUCWindow",
     "Quality",
@@ -49,7 +50,8 @@ LEVELS = 10
 SHARES = (0.01,)
 FEWEST = 30
 """Fewest explored positives for average precision, recall and precision; below, their errors exceed .1."""
-_FEWEST_OF_AUC = 3  # for its standard error: with one or two, an interval of 95 % covers in 88 %
+FEWEST_OF_AUC = 3
+"""Fewest explored positives for the standard error of an AUC: an interval of 95 % covers in 88 % below."""
 _MOST = 10_000  # most events used
 _MOST_EXPLORED = 100_000  # where some are explored: few of them have weight, and 10,000 may hold none
 _WATCHED = 1_000  # most events used for drift detection
@@ -207,7 +209,7 @@ def quality_of(
     shares = {f"{share:g}": _recall(ranked, top) for share, top in tops.items()}
     placed = _placed(ranked)
     error = None
-    if explored is None or explored >= _FEWEST_OF_AUC:
+    if explored is None or explored >= FEWEST_OF_AUC:
         error = _stderr(placed, labels, weights, sizes)
     recall, precision = (None, None) if too_few else _at_threshold(scores, labels, weights, threshold)
     return Quality(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,8 @@ def test_outcomes_weigh_what_the_score_that_stopped_events_says(
     kafka.create_topic(f"{name}-in")
     coin = np.random.default_rng(1)
     frauds, scores = coin.random(80) < 0.4, coin.random(80)
-    marks = [{"threshold": 0.5, "share": 0.25, "explore": bool(coin.random() < 0.5)} for _ in range(80)]
+    scores[50:] *= 0.5  # none of these is stopped
+    marks = [{"threshold": 0.5, "share": 0.25, "explore": bool(coin.random() < 0.8)} for _ in range(80)]
     write(kafka, f"{name}-in", [(NOW + i, {"f": 0.0, "y": bool(fraud)}) for i, fraud in enumerate(frauds)])
     write(kafka, a.output_topic, [score(a, i, x, **marks[i]) for i, x in enumerate(scores)])
     write(kafka, b.output_topic, [score(b, i, x + 0.1 * (i % 2)) for i, x in enumerate(scores)])
@@ -242,7 +244,16 @@ def test_outcomes_weigh_what_the_score_that_stopped_events_says(
     assert wanted is not None
     assert found["auc"] == pytest.approx([wanted.first, wanted.second])
     assert (found["explored"], found["unmarked"]) == ((weights == 4.0).sum(), (~used).sum())
+    assert found["explored_positives"] == (frauds & (weights == 4.0)).sum() >= 3
+    assert found["auc_stderr"] == pytest.approx([wanted.first_stderr, wanted.second_stderr])
     assert found["average_precision"] == [None, None]  # of fewer than 30 explored positives
+    later = "--from", datetime.fromtimestamp((NOW + 50) / 1000, UTC).isoformat()
+    below = json.loads(call(tmp_path / "a.toml", tmp_path / "b.toml", *later, "--json"))["quality"]
+    assert (below["events"], below["explored_positives"]) == (30, 0)
+    assert {*below["average_precision"], *below["auc_stderr"], below["p_value"]} == {None}
+    said = call(tmp_path / "a.toml", tmp_path / "b.toml", *later)
+    assert "0 of them, 0 positive" in said
+    assert said.count("too few explored positives") == 5
     said = call(tmp_path / "a.toml", tmp_path / "b.toml")
     assert "too few explored positives" in said
     assert f"left out: {(~used).sum()} more with a label" in said

@@ -186,11 +186,12 @@ def _differences(first: Config, second: Config) -> Iterator[str]:
 def _quality(events: ScoredEvents, stored: Sequence[_Stored]) -> dict[str, Any] | None:
     """Figures of raw data; None: a class has fewer than two events."""
     from streampair.evaluation import average_precision, delong
-    from streampair.evaluation.quality import FEWEST
+    from streampair.evaluation.quality import FEWEST, FEWEST_OF_AUC
 
     weights = events.weights if events.explored else None
-    positives = int((events.positive & (events.weights > 1.0)).sum())
-    too_few = events.explored + events.unmarked > 0 and positives < FEWEST
+    explored = int((events.positive & (events.weights > 1.0)).sum()) if events.acts else None
+    too_few = explored is not None and explored < FEWEST
+    no_error = explored is not None and explored < FEWEST_OF_AUC
     found = delong(events.positive, *events.scores, weights=weights)
     if found is None:
         return None
@@ -198,12 +199,13 @@ def _quality(events: ScoredEvents, stored: Sequence[_Stored]) -> dict[str, Any] 
         "events": found.events,
         "positives": int(events.positive.sum()),
         "explored": events.explored,
+        "explored_positives": explored,
         "unmarked": events.unmarked,
         "auc": [found.first, found.second],
-        "auc_stderr": [found.first_stderr, found.second_stderr],
+        "auc_stderr": [None, None] if no_error else [found.first_stderr, found.second_stderr],
         "difference": found.difference,
-        "difference_stderr": found.difference_stderr,
-        "p_value": found.p_value,
+        "difference_stderr": None if no_error else found.difference_stderr,
+        "p_value": None if no_error else found.p_value,
         "average_precision": [
             None if too_few else average_precision(each, events.positive, weights) for each in events.scores
         ],
@@ -288,17 +290,21 @@ def _quality_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "AUC", few if found["by_raw_data"] else "of raw data: printed with --by-raw-data only"
         return
     yield "labelled", f"{quality['events']} of them, {quality['positives']} positive"
-    if quality["explored"] or quality["unmarked"]:
+    few = "not known"
+    if (explored := quality["explored_positives"]) is not None:
+        few = "too few explored positives"
         yield (
             "explored",
-            f"{quality['explored']} of them, which stand for those that their scores have stopped; left out: "
-            f"{quality['unmarked']} more with a label, which were to be stopped",
+            f"{quality['explored']} of them, {explored} positive, which stand for those that their scores "
+            f"have stopped; left out: {quality['unmarked']} more with a label, which were to be stopped",
         )
     for app, auc, stderr in zip(apps, quality["auc"], quality["auc_stderr"], strict=True):
-        yield f"AUC {app}", _with_band(auc, stderr)
+        yield f"AUC {app}", f"{auc:.4f}, band: {few}" if stderr is None else _with_band(auc, stderr)
     gap, error, p = quality["difference"], quality["difference_stderr"], quality["p_value"]
-    yield "difference", f"{gap:+.4f}, standard error {error:.4f}, p {p:.3g} (DeLong), for one look"
-    few = "too few explored positives" if quality["explored"] or quality["unmarked"] else "not known"
+    test = f"standard error and p: {few}"
+    if error is not None:
+        test = f"standard error {error:.4f}, p {p:.3g} (DeLong), for one look"
+    yield "difference", f"{gap:+.4f}, {test}"
     for label, key, none in (
         ("average precision", "average_precision", few),
         ("log loss", "log_loss", "not known"),

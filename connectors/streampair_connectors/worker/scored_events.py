@@ -54,6 +54,8 @@ class ScoredEvents:
     explored, unmarked
         Number of events with a label that a score was to stop: those that were let pass to learn their
         outcomes, and others. The latter are not among the n events.
+    acts
+        Whether a score of an event with a label says that scores stop events, whatever its value.
     """
 
     since: int | None
@@ -65,6 +67,7 @@ class ScoredEvents:
     weights: NDArray[np.float64]
     explored: int
     unmarked: int
+    acts: bool
 
 
 class _ActingScore(NamedTuple):
@@ -137,7 +140,7 @@ async def read_scored_events(
     both, only = 0, [0, 0]
     flags: list[bool] = []
     rows: list[tuple[float, float, float]] = []
-    unmarked = 0
+    unmarked, acts = 0, False
     for i in places[bisect.bisect_left(places, begin) :]:
         place, label = known.places[i], known.labels[i]
         if not all(place in each for each in scored):
@@ -147,6 +150,7 @@ async def read_scored_events(
         a, b = (each[place] for each in scored)
         if label is None or a.score is None or b.score is None:
             continue
+        acts = acts or a.weight is not None or b.weight is not None
         weight = _acting_weight(first, second, a, b)
         if weight:
             flags.append(label == first.input.positive)
@@ -164,6 +168,7 @@ async def read_scored_events(
         weights=columns[:, 2],
         explored=int((columns[:, 2] > 1.0).sum()),
         unmarked=unmarked,
+        acts=acts,
     )
 
 
