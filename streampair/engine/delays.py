@@ -96,6 +96,10 @@ class ScoreSample:
             if len(self._scores) > self._size:
                 self._halve()
 
+    def has(self, partition: int, position: int) -> bool:
+        """Whether the score of the event at a place is in the sample."""
+        return partition << OFFSET_BITS | position in self._scores
+
     def _pop(self, record: OrderedRecord) -> float | None:
         score = self._scores.pop(record.partition << OFFSET_BITS | record.position, None)
         if self._level and len(self._scores) < self._size // 4:

@@ -21,6 +21,8 @@ from streampair_connectors.worker.model_topic import ModelFollower
 from streampair_connectors.worker.record_counts import RecordCounts
 from streampair_connectors.worker.sources import OrderFeed
 
+from streampair.engine import OrderedRecord
+from streampair.engine.delays import ScoreSample
 from streampair.engine.labels import LabelTable
 from streampair.engine.source import Positions
 from streampair.errors import SourceError
@@ -83,7 +85,7 @@ class Topic:
 
 def record(offset: int) -> Any:
     """A message that is no label, with the fields of a score."""
-    value = json.dumps({"partition": 0, "offset": offset, "score": 0.5}).encode()
+    value = json.dumps({"app": "a", "topic": "t", "partition": 0, "offset": offset, "score": 0.5}).encode()
     return SimpleNamespace(offset=offset, value=value, key=b"%d" % offset, timestamp=1_000, headers=())
 
 
@@ -114,9 +116,10 @@ async def labels() -> AsyncIterator[Read]:
 async def scores() -> AsyncIterator[Read]:
     made: Any = ScoreReader(config_of(), 1, cluster=CLUSTER)
     await made.load({})
-    taken: list[int] = []
-    sample: Any = SimpleNamespace(add=lambda partition, offset, score, weight: taken.append(offset))
-    yield Read(made._reader, lambda: taken, lambda: made.poll(sample, {}), lambda: made.dropped)
+    sample = ScoreSample()
+    yield Read(
+        made._reader, lambda: [*sample._scores], lambda: made.poll(sample, {}), lambda: made.dropped, sample
+    )
 
 
 @contextlib.asynccontextmanager
@@ -243,14 +246,38 @@ async def test_a_due_event_that_is_gone_is_noticed() -> None:
         assert made.difference(opened) == wanted
 
 
-async def test_a_topic_of_due_events_that_was_made_again_is_refused() -> None:
+async def test_the_first_score_of_the_application_itself_counts() -> None:
+    """Applications may share a topic of scores, and an event may have two messages: the first has acted."""
+    rows = [
+        ("a", "t", 0, 0.5),
+        ("b", "t", 1, 0.6),
+        ("a", "u", 2, 0.7),
+        ("b", "t", 0, 0.8),
+        ("a", "t", 0, 0.9),
+    ]
+    records: list[Any] = []
+    for number, (app, topic, offset, score) in enumerate(rows):
+        row = {"app": app, "topic": topic, "partition": 0, "offset": offset, "score": score}
+        marks = {"threshold": 0.5, "share": 0.25, "explore": number == 0}
+        records.append(SimpleNamespace(value=json.dumps(row | marks).encode()))
+    async with scores() as read:
+        read.topic.poll = lambda seconds: finished({read.topic.place: Span(0, len(records), records)})
+        await read.poll()
+        found, weights = read.source.pop_many(
+            [OrderedRecord(n, b"", partition=0, position=n) for n in range(3)]
+        )
+        assert (found, weights) == ([0.5, None, None], {0: 4.0})
+
+
+async def finished(value: Any) -> Any:
+    return value
+
+
+async def test_of_a_topic_made_again_due_events_are_refused_and_labels_read_anew() -> None:
     async with due_events() as read:
         await read.poll()
         with pytest.raises(SourceError, match="was read up to offset 3 and ends at 1"):
             read.topic.on_lost(read.topic.place, 3, 0)
-
-
-async def test_a_labels_topic_that_was_made_again_is_read_from_its_start() -> None:
     async with labels() as read:
         for _ in range(2):
             await read.poll()

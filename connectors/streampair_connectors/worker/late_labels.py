@@ -275,6 +275,8 @@ class LabelReader:
 
 
 class _PublishedScore(msgspec.Struct):
+    app: str
+    topic: str
     partition: int
     offset: int
     score: float | None = None
@@ -302,6 +304,7 @@ class ScoreReader:
         )
         self._read_to = ReadPositions(self._reader.seek)
         self._decode = score_reader(config, _PublishedScore)
+        self._of = config.app, config.input.topic
 
     async def start(self) -> None:
         """Connect."""
@@ -316,7 +319,8 @@ class ScoreReader:
     async def poll(self, sample: ScoreSample, due: Mapping[int, Position]) -> None:
         """Add what has arrived to the sample, but for events before the `due` ones; nothing before `load`.
 
-        A score that comes after its event was learned is of a model that may have learned it.
+        A score that comes after its event was learned is of a model that may have learned it. The first
+        score of an event counts: it has acted.
         """
         if not self.read_to:
             return
@@ -325,6 +329,8 @@ class ScoreReader:
                 # Of a message that was split, or of a time when scores had another format.
                 with contextlib.suppress(msgspec.MsgspecError, RecordError, TypeError):
                     row = self._decode(record.value or b"")
+                    if (row.app, row.topic) != self._of or sample.has(row.partition, row.offset):
+                        continue
                     known = due.get(row.partition)
                     if row.score is not None and (known is None or row.offset >= known.next_offset):
                         weight = weight_of(row.score, row.threshold, row.share, explored=row.explore)
