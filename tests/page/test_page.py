@@ -45,7 +45,7 @@ from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair.engine import LaneGauges, Record
-from streampair.evaluation import ExpectedQuality, FeatureMoved
+from streampair.evaluation import ExpectedQuality, FeatureMoved, Quality
 
 CONFIG = """
 app = "fraud"
@@ -473,10 +473,9 @@ def test_the_page_has_a_section_on_labels_that_come_later(run: Run, visit: Open)
     page.get_by_role("tab", name="Learning").click()
     says(page, "Recall at the threshold")
     assert "leaves such events out" not in page.locator("body").inner_text()
-    says(
-        page,
-        "12 so far, of which 31 are positive and in these figures. Left out are 3 outcomes",
-    )
+    says(page, "12 so far, of the sample of scores. In the window of these figures 31 of them are positive.")
+    says(page, "Left out are 3 outcomes")
+    few_explored_positives(run, page)
     page.get_by_role("tab", name="Operation").click()
     run.publish_late(LATE, reading=True, lag=None, newest=None)
     says(page, "Labels are read again: events are scored, and learned later")
@@ -484,6 +483,33 @@ def test_the_page_has_a_section_on_labels_that_come_later(run: Run, visit: Open)
     says(page, "Events that are due are not learned yet")
     says(page, "Labels have stopped.")
     assert "the newest is 7 hours old" in page.locator("#alarms").inner_text()
+
+
+def few_explored_positives(run: Run, page: Any) -> None:
+    """No figure is "too few" before there are any, nor where no event reaches the threshold."""
+    gauges = late_gauges(run.open, share=1.0)
+    quality = gauges.quality
+    assert quality is not None
+
+    def show(quality: Quality | None, words: str) -> dict[str, list[str]]:
+        shown = dataclasses.replace(gauges, quality=quality)
+        run.telemetry.publish(LATE, shown, 3, late_labels=label_metrics())
+        if quality is None:  # an open page goes on showing the latest figures
+            page.reload()
+        says(page, words)
+        rows = (tile.inner_text().split("\n") for tile in page.locator(".tile").all())
+        return {label: more for label, *more in rows}
+
+    found = show(dataclasses.replace(quality, precision_at_threshold=None), "12 so far. In the window")
+    assert found["Precision at the threshold"][0] == NOTHING
+    assert "too few" not in str(found)
+    few = {f"{name}_at_threshold": None for name in ("recall", "precision")} | {"average_precision": None}
+    counts: dict[str, Any] = {"explored_positives": 0, "too_few": True, "auc_stderr": None}
+    words = f"± {NOTHING}, without positives above the threshold"
+    found = show(dataclasses.replace(quality, **few, **counts, recall_at_top={}), words)
+    assert sum(more[0] == "too few" for more in found.values()) == 4
+    found = show(None, "12 so far. Left out")
+    assert found["Recall at the threshold"][0] == NOTHING
 
 
 def test_late_labels_are_for_operators(run: Run, visit: Open) -> None:

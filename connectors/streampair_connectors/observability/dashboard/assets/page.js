@@ -312,20 +312,21 @@
       const has = (name) => ids.some((id) => known(value(lane1(id), name)));
       if (one) {
         const lane = lane1(one), quality = lane.quality;
-        const enough = (v) => (explored(lane) && !known(v) ? "too few" : fixed(4)(v));
+        const found = () => lane1(one).quality || {}; // null until both classes were seen
+        const enough = (v) => (found().too_few ? "too few" : fixed(4)(v));
         out.push(tiles(
-          tile(one, "prequential_auc", fixed(4), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)))),
+          tile(one, "prequential_auc", fixed(4), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)), text([one], () => (found().explored_positives === 0 ? ", without positives above the threshold" : "")))),
           quality ? tile(one, "average_precision", enough) : null,
           has("recall_at_threshold") || explored(lane) ? tile(one, "recall_at_threshold", enough) : null,
           has("precision_at_threshold") || explored(lane) ? tile(one, "precision_at_threshold", enough) : null,
-          quality ? [titled("recall_at_top", " 1 %"), num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), seriesOf("recall_at_top").unit] : null,
+          quality ? [titled("recall_at_top", " 1 %"), num(one, "recall_at_top", enough, (v) => v && v["0.01"]), seriesOf("recall_at_top").unit] : null,
           has("regret_average") ? tile(one, "regret_average", four, text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })) : null,
           has("pair_loss") ? tile(one, "pair_loss", four, h("span", {}, "best fixed model ", num(one, "comparator_loss", four))) : null,
           [titled("events_total", " learned"), num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
           has("weight_norm") ? tile(one, "weight_norm", four, text([one], () => { const n = value(lane1(one), "buffer_records"); return n ? `${plural(n, "record")} in the buffer` : ""; })) : null,
         ));
         if (has("recall_at_threshold") && value(lane, "label_messages_total") && !stops(lane)) out.push(h("p", { class: "note" }, ...typed("Of an event that its score has stopped no label comes. Where silence counts as “no”, these figures are then too low: `label_input.stopped` leaves such events out.")));
-        if (explored(lane)) out.push(h("p", { class: "note" }, text([one], () => { const n = explored(lane1(one)); return `Events that were let pass to learn their outcomes stand for those that their scores have stopped: ${count(n.yes)} so far, of which ${count(first(value(lane1(one), "explored_positives")) || 0)} are positive and in these figures. Left out are ${count(n.no)} outcomes of events that were to be stopped.${n.stopped ? ` ${count(n.stopped)} more were to be let pass, and were stopped: these figures lack them.` : ""} Precision and recall are shown from 30 explored positives on. The model learns all outcomes alike.`; })));
+        if (explored(lane)) out.push(h("p", { class: "note" }, text([one], () => { const n = explored(lane1(one)), positive = found().explored_positives, part = first(value(lane1(one), "score_sample_share")); return `Events that were let pass to learn their outcomes stand for those that their scores have stopped: ${count(n.yes)} so far${part < 1 ? ", of the sample of scores" : ""}.${known(positive) ? ` In the window of these figures ${count(positive)} of them are positive.` : ""} Left out are ${count(n.no)} outcomes of events that were to be stopped.${n.stopped ? ` ${count(n.stopped)} more were to be let pass, and were stopped: these figures lack them.` : ""} Precision and recall are shown from 30 explored positives on. The model learns all outcomes alike.`; })));
         else if (stops(lane)) out.push(h("p", { class: "note" }, ...typed("These figures are of the events that were let pass. How many positives are above a threshold is not known: no label of a stopped event comes. With `output.explore` a share of them is let pass.")));
         if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, titled("drift")), " The AUC has changed: the stream is another one, or the learner has caught up with it."));
       } else {
@@ -335,6 +336,7 @@
           ["Highest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.max))), "of a lane"],
           ["Lowest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.min))), "of a lane"],
         ));
+        if (ids.some((id) => explored(lane1(id)) || stops(lane1(id)))) out.push(h("p", { class: "note" }, "Scores of some lanes stop events. Of which events their figures are is said where a lane is shown alone."));
       }
       const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events", 1), { banded: true });
       out.push(lines("half", { ...described("prequential_auc", ", with its standard error"), series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
