@@ -416,7 +416,11 @@ class LoggedLane(Lane):
         if self._reservations is not None:
             self._dates.note(when, numbers, self._reservations.ledger.charged, self.slots)
         privacy = summary(numbers, self._since, self._dates.to_state())
-        data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
+        data = None
+        if snapshot or clean or log.snapshot_due:
+            data = self.snapshot(clean=clean)
+            if log.source is not None:
+                log.source.saved()
         return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=privacy)
 
     def committed(self) -> None:

@@ -150,7 +150,8 @@ class Positions:
         list of Wait
             Of events that are not due yet, and of new ones.
         """
-        self._waits = self._from_now_on(self._waits, Wait(after, lateness))
+        found = self._from_now_on(self._waits, Wait(after, lateness))
+        self._waits = [each for each in found if self._is_pending(each.until)]
         return list(self._waits)
 
     @property
@@ -164,21 +165,26 @@ class Positions:
         Returns
         -------
         list of Acting
-            Of events that are not due yet, and of new ones.
+            Of events that a restart may score again, or that are not due yet, and of new ones.
         """
         found = self._from_now_on(self._acting or [NOT_ACTING], now)
         self._acting = [] if found == [NOT_ACTING] else found
         return list(found)
 
+    def saved(self) -> None:
+        """Forget what held for learned events: a snapshot has them, so that no restart scores them again."""
+        found = [each for each in self._acting if self._is_pending(each.until)]
+        self._acting = [] if found == [NOT_ACTING] else found
+
     def _from_now_on(self, known: list[_Setting], now: _Setting) -> list[_Setting]:
-        """What holds for events that wait and for new ones, if from now on `now` does."""
+        """What holds for events that came before and for new ones, if from now on `now` does."""
         found: list[_Setting] = known or [now]
         if found[-1] != now:
             until = {each.partition: each.next_offset for each in self._next.values()}
             last: list[_Setting] = [msgspec.structs.replace(known[-1], until=until)] if until else []
             found = known[:-1] + last
             found.append(now)
-        return [each for each in found if self._is_pending(each.until)]
+        return found
 
     def _is_pending(self, until: Mapping[int, int]) -> bool:
         due = self._due

@@ -186,6 +186,14 @@ def test_an_outcome_weighs_what_the_score_that_acted_says(crash: bool) -> None:
     pairs = (labels[:, None] & ~labels) * every[:, None] * every
     wins = (scores[:, None] > scores) + 0.5 * (scores[:, None] == scores)
     assert found.auc == pytest.approx((pairs * wins).sum() / pairs.sum())
+    for number in range(3):  # a replay weighs what was learned since the last snapshot again
+        life.start(*settings[0])
+        life.take(places(640 + 20 * number, 660 + 20 * number), LABEL_LATER, snapshot=number == 2)
+        again = life.lane.gauges()
+        assert again.late is not None
+        assert (again.auc, again.late.explored) == (found.auc, late.explored)
+    assert life.lane.source is not None
+    assert len(life.lane.source.acting) == 1
 
 
 def explored(settings: Any, place: tuple[int, int]) -> bool:
