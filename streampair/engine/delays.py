@@ -74,13 +74,15 @@ class ScoreSample:
                     self.add(record.partition, record.position, score, known.get(n, 1.0))
             return
         # Fast path: all are chosen.
-        self._scores.update(
-            {
-                record.partition << OFFSET_BITS | record.position: score
-                for record, score in zip(records, scores, strict=True)
-                if score is not None
-            }
-        )
+        found = {
+            record.partition << OFFSET_BITS | record.position: score
+            for record, score in zip(records, scores, strict=True)
+            if score is not None
+        }
+        self._scores.update(found)
+        if self._weights:
+            for place in found:
+                self._weights.pop(place, None)
         for n, weight in known.items():
             self._weights[records[n].partition << OFFSET_BITS | records[n].position] = weight
 
@@ -159,6 +161,7 @@ class ScoreSample:
         """Restore the state."""
         self._level = int(state["level"])
         self._scores = dict(zip(state["places"].tolist(), state["scores"].tolist(), strict=True))
+        self._weights = {}
         if "weights" in state:
             self._weights = dict(zip(state["weighted"].tolist(), state["weights"].tolist(), strict=True))
 

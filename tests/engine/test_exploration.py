@@ -220,4 +220,11 @@ def test_the_sample_keeps_weights_as_long_as_scores() -> None:
     kept = [n for n, score in enumerate(scores) if score is not None]
     assert 16 < len(kept) <= 64
     assert found == {n: weights[n] for n in kept if n in weights and n != 999}
-    assert second.to_state().keys() == {"level", "places", "scores"}
+    plain = {"level", "places", "scores"}
+    assert second.to_state().keys() == plain
+    again = ScoreSample(64)
+    again.extend(records[:2], [0.5, 0.5], {0: 4.0, 1: 4.0})
+    again.extend(records[:1], [0.5])
+    assert again.to_state()["weighted"].tolist() == [1]
+    again.load(second.to_state())
+    assert again.to_state().keys() == plain
