@@ -61,7 +61,7 @@ def delong(
     first, second
         (n,), the scores of the two learners, finite.
     weights
-        (n,), finite and above 0: one over the probability with which an event is seen, the same for both
+        (n,), in [1e-150, 1e150]: one over the probability with which an event is seen, the same for both
         learners. None: all are 1.
 
     Returns

@@ -145,7 +145,7 @@ def quality_of(
     labels
         (n,), whether each event is positive.
     weights
-        (n,), finite and above 0: one over the probability with which an event is seen. None: all are 1.
+        (n,), in [1e-150, 1e150]: one over the probability with which an event is seen. None: all are 1.
     probabilities
         Function from scores (n,) to probabilities of the positive class; None: there is none.
     threshold
@@ -539,7 +539,7 @@ class AUCWindow:
         score
             Not NaN.
         w
-            Weight, finite and above 0: one over the probability with which such an event is seen.
+            Weight, in [1e-150, 1e150]: one over the probability with which such an event is seen.
 
         Raises
         ------

@@ -100,13 +100,13 @@ class RollingAUC(metrics.base.BinaryMetric):
         y_pred
             A score, or River's table of probabilities by label.
         w
-            Weight, finite and above 0: one over the probability with which such an event is seen.
+            Weight, in [1e-150, 1e150]: one over the probability with which such an event is seen.
 
         Raises
         ------
         RecordError
             If the label is unknown or neither of the two, the score is NaN or no number, a table has
-            probabilities of other labels, or the weight is not finite or not above 0; the metric is
+            probabilities of other labels, or the weight is not in [1e-150, 1e150]; the metric is
             unchanged.
         """
         score = self._score(y_pred)
@@ -120,7 +120,7 @@ class RollingAUC(metrics.base.BinaryMetric):
         Raises
         ------
         ConfigError
-            If there is not one score and one weight for each label, or a weight is not finite or not above 0;
+            If there is not one score and one weight for each label, or a weight is not in [1e-150, 1e150];
             the metric is unchanged.
         """
         self._latest.extend(labels, scores, weights)
