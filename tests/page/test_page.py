@@ -492,8 +492,8 @@ def few_explored_positives(run: Run, page: Any) -> None:
     assert quality is not None
 
     def show(quality: Quality | None, words: str) -> dict[str, list[str]]:
-        shown = dataclasses.replace(gauges, quality=quality)
-        run.telemetry.publish(LATE, shown, 3, late_labels=label_metrics())
+        of_quality = dataclasses.replace(gauges, quality=quality)
+        run.telemetry.publish(LATE, of_quality, 3, late_labels=label_metrics())
         if quality is None:  # an open page goes on showing the latest figures
             page.reload()
         says(page, words)
