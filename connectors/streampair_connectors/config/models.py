@@ -739,7 +739,7 @@ class WorkerConfig(Table):
 
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
     commit_every_events: Annotated[int, Field(ge=1)] = 10_000
-    # Default: 100ms with the state in Kafka, 1s on disk. The worker raises it where commits take long.
+    # Default: 50ms with the state in Kafka, 1s on disk. The worker raises it where commits take long.
     commit_every: Annotated[Duration, at_least("1ms")] | None = None
     on_bad: Literal["dlq", "skip", "fail"] = "dlq"
     # With few positives the AUC of a thousand events is that of a handful of pairs.
@@ -1032,7 +1032,7 @@ class Config(Table):
         if self.worker.commit_every is not None:
             return self.worker.commit_every
         # In Kafka, readers of committed records wait for the commit; on disk nobody does.
-        return Duration.of("100ms" if self.store.in_kafka else "1s")
+        return Duration.of("50ms" if self.store.in_kafka else "1s")
 
     @property
     def log_topic(self) -> str:
