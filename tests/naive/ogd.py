@@ -95,8 +95,9 @@ class PairOGD(Linear):
         fixed: Collection[int] = (),
         first: float = 0.0,
         start: Sequence[float] = (),
+        ends: bool = False,
     ) -> None:
-        super().__init__(d, Columns(scale, keep, fixed, range(len(start))), start)
+        super().__init__(d, Columns(scale, keep, fixed, range(len(start)), ends=ends), start)
         self.schedule, self.linear, self.first = schedule, linear, first
         self.keep, self.norms = keep, [0.0]
         self.width = width

@@ -27,12 +27,20 @@ class Column:
         Whether its weight was given, in units of the raw feature.
     keep
         What a value counts for one value later.
+    ends
+        Whether the spread fades no more where the column has held one value for two half-lives.
     """
 
     def __init__(
-        self, *, dense: bool = False, fixed: bool = False, begun: bool = False, keep: float = 1.0
+        self,
+        *,
+        dense: bool = False,
+        fixed: bool = False,
+        begun: bool = False,
+        keep: float = 1.0,
+        ends: bool = False,
     ) -> None:
-        self.dense, self.fixed, self.begun, self.keep = dense, fixed, begun, keep
+        self.dense, self.fixed, self.begun, self.keep, self.ends = dense, fixed, begun, keep, ends
         self.scaled = False
         self.cuts = 0.0  # values that were learned as nearer ones, faded
         self.count = 0
@@ -51,7 +59,7 @@ class Column:
     @property
     def is_constant(self) -> bool:
         """Whether it has held its newest value for two half-lives."""
-        return self.keep < 1.0 and self.keep ** (len(self.run) - 1) <= 0.25 * (1.0 + 1e-9)
+        return self.ends and self.keep ** (len(self.run) - 1) <= 0.25 * (1.0 + 1e-9)
 
     @property
     def varies(self) -> bool:
@@ -165,14 +173,22 @@ class Columns:
         Places of indicators.
     start
         Places of the columns whose weights were given.
+    ends
+        As of `Column`.
     """
 
     def __init__(
-        self, scale: bool, keep: float = 1.0, fixed: Collection[int] = (), start: Iterable[int] = ()
+        self,
+        scale: bool,
+        keep: float = 1.0,
+        fixed: Collection[int] = (),
+        start: Iterable[int] = (),
+        *,
+        ends: bool = False,
     ) -> None:
-        self.scale, self.keep, self.fixed = scale, keep, fixed
+        self.scale, self.keep, self.fixed, self.ends = scale, keep, fixed, ends
         self.records = 0
-        self.by_place = {i: Column(dense=True, begun=True, keep=keep) for i in start if scale}
+        self.by_place = {i: Column(dense=True, begun=True, keep=keep, ends=ends) for i in start if scale}
 
     def observe(self, x: Record) -> Record:
         """The record as it is learned, after it has changed the statistics."""
@@ -182,7 +198,7 @@ class Columns:
         for i in x:
             if i not in self.by_place:
                 first = self.records == 1
-                self.by_place[i] = Column(dense=first, fixed=i in self.fixed, keep=self.keep)
+                self.by_place[i] = Column(dense=first, fixed=i in self.fixed, keep=self.keep, ends=self.ends)
         x = {i: self.by_place[i].observe(v) for i, v in x.items()}
         if math.log2(self.records).is_integer():
             for column in self.by_place.values():

@@ -130,7 +130,17 @@ REFERENCES: dict[str, Callable[..., Any]] = {
         d, "Square", "full", 1, 1 / 16, math.inf, schedule="adagrad", first=1.0, **more
     ),
     "half-life": lambda d, **more: naive.PairOGD(
-        d, "Hinge", "fifo", 16, 1 / 16, math.inf, keep=0.5 ** (1 / 20), schedule="adagrad", first=1.0, **more
+        d,
+        "Hinge",
+        "fifo",
+        16,
+        1 / 16,
+        math.inf,
+        keep=0.5 ** (1 / 20),
+        ends=True,
+        schedule="adagrad",
+        first=1.0,
+        **more,
     ),
     "OAM": lambda d, **more: naive.OAM(d, 0.01, 4, 1.0, 7, **more),
     "SPAUC": lambda d, **more: naive.SPAUC(d, None, 1.0, 0.01, **more),
