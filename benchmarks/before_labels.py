@@ -20,6 +20,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import _sets
@@ -34,6 +35,10 @@ from streampair_connectors.config import InputConfig
 from streampair import auc
 from streampair.engine import Lane, LaneId, Monitoring, Record, RegretConfig
 from streampair.evaluation import FeatureDrift, QualityBeforeLabels
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from harness.hard_columns import hard_columns
 
 SETS = ("ijcnn1", "adult", "bank", "letter")
 LEFT = 20_000
@@ -168,19 +173,6 @@ def changes(options: Namespace) -> Iterator[_timing.Row]:
             yield row
 
 
-def _hard(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {
-        "normal": rng.normal(size=n),
-        "cauchy": rng.standard_cauchy(size=n),
-        "lognormal": np.exp(4.0 * rng.normal(size=n)),
-        "constant": np.full(n, 3.0),
-        "one in 1,000": (rng.random(n) < 0.001) * 1.0,
-        "99 % zeros": np.where(rng.random(n) < 0.99, 0.0, rng.exponential(size=n)),
-        "counts": rng.poisson(4.0, n) * 1.0,
-        "half missing": np.where(rng.random(n) < 0.5, np.nan, rng.normal(size=n)),
-    }
-
-
 def chance(options: Namespace) -> Iterator[_timing.Row]:
     rng = np.random.default_rng(1)
     words = np.array([f"w{i}" for i in range(5000)])
@@ -188,7 +180,7 @@ def chance(options: Namespace) -> Iterator[_timing.Row]:
     worst: dict[str, float] = {}
     moved = 0
     for _ in range(0, options.events, LOOK):
-        columns = _hard(LOOK, rng)
+        columns = hard_columns(LOOK, rng)
         drift.update_rows(list(columns), np.stack(list(columns.values()), axis=1))
         drawn = words[np.minimum(rng.zipf(1.3, LOOK) - 1, 4999)].tolist()
         text.update_records([{"texts of Zipf's law": word} for word in drawn])

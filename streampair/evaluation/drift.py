@@ -32,7 +32,7 @@ SAMPLE: Final = 10_000
 _FIRST = 500  # events that the bins are made of
 _BINS = 20  # of the numbers of a feature
 _TEXTS = 20  # texts with a bin of their own
-_KNOWN = 256  # texts of a feature that are told from new ones
+_KNOWN = 256  # texts of a feature that are distinguished from new ones
 _MOST = 1000  # features that are watched
 _MOVED = 0.02  # smallest change of a share that counts as moved,
 _SIGMAS = 6.0  # and it is this many standard errors large
@@ -120,8 +120,8 @@ class FeatureDrift:
 
     Notes
     -----
-    Memory is bounded: the first 1,000 features that occur are watched, and 256 texts of each are told from
-    new ones.
+    Memory is bounded: the first 1,000 features that occur are watched, and 256 texts of each are
+    distinguished from new ones.
 
     Figures are functions of raw records: they are for operators, not for publication (docs/privacy 7).
 

@@ -418,7 +418,7 @@ def stderr_of_means(
         share /= share.sum()
         # Not `share @ part`: a BLAS shares long vectors among threads, for more time and other bits.
         gap = share * (part - (share * part).sum())
-        left_out = gap / np.maximum(1.0 - share, _EPSILON)  # 0 / 0 where all other weights vanish beside one
+        left_out = gap / np.maximum(1.0 - share, _EPSILON)  # 0 / 0 where one weight is all
         total += (len(part) - 1) / size * float((left_out * left_out).sum())
     return math.sqrt(total)
 

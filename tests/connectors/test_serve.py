@@ -99,7 +99,7 @@ def exploring() -> Any:
 
 
 def test_each_request_has_a_coin_of_its_own(linear: models.Model) -> None:
-    """Also the same event again: who asks until he is let pass is told so in the documents."""
+    """Also the same event again: the page on serving says that attempts have to be limited."""
     events = [{**x, "id": n} for n, x in enumerate(rows(200, seed=2))]
     with Serving.of(linear, exploring()) as serving:
         found = serving.post("/score", events).json

@@ -64,7 +64,7 @@ def listed(session: pytest.Session) -> set[str]:
 
 
 def test_every_fault_has_a_place(run: ModuleType) -> None:
-    """And is Python. All that are not are told at once: the whole run would end at the first of them."""
+    """And is Python. All that are not are listed at once: the whole run would end at the first of them."""
     lost = []
     for fault in LISTED:
         mutant = run.Mutant(**fault)

@@ -8,26 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.hard_columns import hard_columns
 from sklearn.metrics import roc_auc_score
 
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.evaluation import FeatureDrift, QualityBeforeLabels, expected_auc
-
-
-def columns(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Columns that break a careless histogram."""
-    return {
-        "normal": rng.normal(size=n),
-        "cauchy": rng.standard_cauchy(size=n),
-        "lognormal": np.exp(4.0 * rng.normal(size=n)),
-        "constant": np.full(n, 3.0),
-        "rare": (rng.random(n) < 0.001) * 1.0,
-        "zeros": np.where(rng.random(n) < 0.99, 0.0, rng.exponential(size=n)),
-        "counts": rng.poisson(4.0, n) * 1.0,
-        "gaps": np.where(rng.random(n) < 0.5, np.nan, rng.normal(size=n)),
-        "missing": np.full(n, np.nan),
-    }
 
 
 def mixed(n: int, rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -46,7 +32,7 @@ def mixed(n: int, rng: np.random.Generator) -> list[dict[str, Any]]:
 def test_no_alarm_by_chance_whatever_a_column_holds() -> None:
     rng, drift, worst = np.random.default_rng(1), FeatureDrift(), 0.0
     for _ in range(120):
-        table = columns(500, rng)
+        table = hard_columns(500, rng) | {"missing": np.full(500, np.nan)}
         drift.update_rows(list(table), np.stack(list(table.values()), axis=1))
         worst = max(worst, *drift.psi.values(), 0.0)
         assert not drift.moved

@@ -13,7 +13,7 @@ import msgspec
 from streampair_connectors.codecs.formats import FRAME, avro_reader, schema_registry
 from streampair_connectors.config import Config
 
-__all__ = ["SCORE_SCHEMA", "score_reader", "score_writer"]
+__all__ = ["SCORE_SCHEMA", "PublishedScore", "score_reader", "score_writer"]
 
 _REASON = {
     "type": "record",
@@ -43,6 +43,19 @@ SCORE_SCHEMA: dict[str, Any] = {
     ],
 }
 _parsed = fastavro.parse_schema(SCORE_SCHEMA)
+
+
+class PublishedScore(msgspec.Struct):
+    """What says which event a message of the output topic is of, and how its score acted."""
+
+    app: str
+    topic: str
+    partition: int
+    offset: int
+    score: float | None = None
+    threshold: float | None = None
+    share: float | None = None
+    explore: bool | None = None
 
 
 def score_writer(config: Config) -> Callable[[Sequence[msgspec.Struct]], list[bytes]] | None:

@@ -29,7 +29,7 @@ from streampair.engine.wal import Position, Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
 from streampair_connectors.codecs.labels import LabelDecoder, event_ids
-from streampair_connectors.codecs.scores import score_reader
+from streampair_connectors.codecs.scores import PublishedScore, score_reader
 from streampair_connectors.config import Config
 from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import (
@@ -274,17 +274,6 @@ class LabelReader:
         await self._reader.stop()
 
 
-class _PublishedScore(msgspec.Struct):
-    app: str
-    topic: str
-    partition: int
-    offset: int
-    score: float | None = None
-    threshold: float | None = None
-    share: float | None = None
-    explore: bool | None = None
-
-
 class ScoreReader:
     """Reads the scores that scorers give, for the quality of the scores that events were given.
 
@@ -303,7 +292,7 @@ class ScoreReader:
             config.require_kafka(), config.output_topic, partitions, self._on_lost
         )
         self._read_to = ReadPositions(self._reader.seek)
-        self._decode = score_reader(config, _PublishedScore)
+        self._decode = score_reader(config, PublishedScore)
         self._of = config.app, config.input.topic
 
     async def start(self) -> None:

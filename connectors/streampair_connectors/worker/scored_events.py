@@ -18,7 +18,7 @@ from streampair.engine.labels import LabelTable, digest_ids
 from streampair.errors import RecordError, SourceError
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.codecs.labels import LabelDecoder, event_ids
-from streampair_connectors.codecs.scores import score_reader
+from streampair_connectors.codecs.scores import PublishedScore, score_reader
 from streampair_connectors.config import Config
 from streampair_connectors.host import THIS_HOST
 from streampair_connectors.kafka import RecordLike, RecordReader, describe_topics
@@ -83,17 +83,6 @@ class _ActingScore(NamedTuple):
 
     score: float | None
     weight: float | None
-
-
-class _Score(msgspec.Struct):
-    app: str
-    topic: str
-    partition: int
-    offset: int
-    score: float | None = None
-    threshold: float | None = None
-    share: float | None = None
-    explore: bool | None = None
 
 
 @dataclass
@@ -196,7 +185,7 @@ def _begin(known: _Input, scored: tuple[dict[_Place, _ActingScore], ...], warmup
 
 async def _scores(config: Config) -> dict[_Place, _ActingScore]:
     """The scores of an application by place."""
-    decode, found = score_reader(config, _Score), dict[_Place, _ActingScore]()
+    decode, found = score_reader(config, PublishedScore), dict[_Place, _ActingScore]()
     async for _, record in _records(config, config.output_topic):
         # Of a time when scores had another format.
         with contextlib.suppress(msgspec.MsgspecError, RecordError, TypeError):
