@@ -273,23 +273,33 @@ class RecordProcessor:
         self.labelled += sum(n for code, n in counts.items() if code > 0 and known[code] is not None)
         self.stopped += counts[LABEL_STOPPED]
         assert self.arrivals is not None
-        found, weights = self.arrivals.pop_many(records)
+        taken = self.arrivals.pop_many(records)
+        weights, stands_for = taken.weights, taken.stands_for if self._acts() else {}
         positive = [label == self._model.positive for label in known]
+        outcomes = [scored.outcome for scored in output.scores[begin:]]
         sampled = [
             (n, positive[code], score)
-            for n, (code, score, scored) in enumerate(zip(codes, found, output.scores[begin:], strict=True))
-            if score is not None and scored.outcome == "learned"
+            for n, (code, score, outcome) in enumerate(zip(codes, taken.scores, outcomes, strict=True))
+            if score is not None and outcome == "learned"
         ]
-        if not weights:
+        if not weights and not stands_for:
             self._evaluate([label for _, label, _ in sampled], [score for _, _, score in sampled])
             return
-        counted = [(label, score, weights.get(n, 1.0)) for n, label, score in sampled]
-        self.explored += sum(weight > 1.0 for *_, weight in counted)
-        self.unmarked += sum(weight == 0.0 for *_, weight in counted)
+        used = [weights.get(n, 1.0) for n, _, _ in sampled]
+        self.explored += sum(weight > 1.0 for weight in used)
+        self.unmarked += sum(weight == 0.0 for weight in used)
         self.disregarded += sum(codes[n] == LABEL_STOPPED and weight > 1.0 for n, weight in weights.items())
-        counted = [each for each in counted if each[-1]]
+        counted = [
+            (label, score, weight * stands_for.get(n, 1))
+            for (n, label, score), weight in zip(sampled, used, strict=True)
+            if weight
+        ]
         if counted:
             self._evaluate(*map(list, zip(*counted, strict=True)))
+
+    def _acts(self) -> bool:
+        """Whether scores stop events now, so that figures weigh what the sample has."""
+        return self.exploration is not None and math.isfinite(self.exploration.now.threshold)
 
     def _evaluate(
         self, labels: Sequence[int], scores: Sequence[float], weights: Sequence[float] | None = None

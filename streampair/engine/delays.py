@@ -3,17 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streampair.engine.records import OFFSET_BITS, OrderedRecord
 
-__all__ = ["LateSample", "ScoreSample"]
+__all__ = ["LateSample", "ScoreSample", "TakenScores"]
 
 _MULTIPLIER: Final = 0x9E3779B1  # 2**32 over the golden ratio: multiples are spread evenly
 _PARTITION: Final = 0x85EBCA6B
+_POSITION: Final = (1 << OFFSET_BITS) - 1
+
+
+class _Scores:
+    """Scores of events that wait, by place; where more than `size` wait, of a sample."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.level = 0
+        self.scores: dict[int, float] = {}
+        # In how many halves the place of each score was chosen; the level may fall while they wait.
+        self._levels: dict[int, int] = {}
+
+    @property
+    def whole(self) -> bool:
+        """Whether each score stands for its own event alone, and none was left out."""
+        return not self.level and not self._levels
+
+    def update(self, scores: Mapping[int, float]) -> bool:
+        """Add scores if there is room for all of them."""
+        if not self.whole or len(self.scores) + len(scores) > self._size:
+            return False
+        self.scores.update(scores)
+        return True
+
+    def add(self, place: int, score: float) -> bool:
+        """Add the score of a place if it is chosen; whether others were dropped for it."""
+        if not self._chosen(place):
+            return False
+        self.scores[place] = score
+        self._levels.pop(place, None)
+        if self.level:
+            self._levels[place] = self.level
+        if len(self.scores) <= self._size:
+            return False
+        while len(self.scores) > self._size:
+            self.level += 1
+            self.scores = {place: score for place, score in self.scores.items() if self._chosen(place)}
+        # Some may have been chosen at a higher level before.
+        self._levels = {place: max(self.level, self._levels.get(place, 0)) for place in self.scores}
+        return True
+
+    def pop(self, place: int) -> tuple[float | None, int]:
+        """Take out a score, None if it is not here; and how many events it stands for."""
+        score = self.scores.pop(place, None)
+        stands_for = 1 << self._levels.pop(place, 0)
+        if self.level and len(self.scores) < self._size // 4:
+            self.level -= 1
+        return score, stands_for
+
+    def _chosen(self, place: int) -> bool:
+        if not self.level:
+            return True
+        partition, position = place >> OFFSET_BITS, place & _POSITION
+        mixed = (position * _MULTIPLIER + partition * _PARTITION) & 0xFFFFFFFF
+        return mixed >> (32 - self.level) == 0
+
+    def to_state(self) -> dict[str, Any]:
+        count = len(self.scores)
+        state: dict[str, Any] = {
+            "level": self.level,
+            "places": np.fromiter(self.scores.keys(), np.int64, count),
+            "scores": np.fromiter(self.scores.values(), np.float64, count),
+        }
+        if self._levels:
+            levels = (self._levels.get(place, 0) for place in self.scores)
+            state["levels"] = np.fromiter(levels, np.int64, count)
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.level = int(state["level"])
+        places = state["places"].tolist()
+        self.scores = dict(zip(places, state["scores"].tolist(), strict=True))
+        levels = state["levels"].tolist() if "levels" in state else [self.level] * len(places)
+        self._levels = {place: level for place, level in zip(places, levels, strict=True) if level}
+
+
+class TakenScores(NamedTuple):
+    """Scores of events that are due.
+
+    Attributes
+    ----------
+    scores
+        Of each event; None: it is not in the sample.
+    weights
+        Weights of their outcomes by place in this order, those that are not 1.
+    stands_for
+        How many events each stands for, since the sample was thinned out, by place: those that are not 1.
+    """
+
+    scores: list[float | None]
+    weights: dict[int, float]
+    stands_for: dict[int, int]
 
 
 class ScoreSample:
@@ -21,36 +114,38 @@ class ScoreSample:
 
     Quality is measured with the score that an event was given when it came, which may be a month before its
     label. The sample is chosen by the event's place alone. While few events wait it has all of them; where
-    more than `size` wait, every second one is dropped, and so on.
+    more than `size` wait, every second one is dropped, and so on. Events that were let pass although their
+    scores would stop them are few, and have a sample of their own.
 
     Parameters
     ----------
     size
-        Largest number of scores.
+        Largest number of scores of either kind.
 
     Examples
     --------
     >>> from streampair.engine import OrderedRecord
     >>> from streampair.engine.delays import ScoreSample
-    >>> sample = ScoreSample(2)
-    >>> sample.extend([OrderedRecord(n, b"", partition=0, position=n) for n in range(8)], [0.5] * 8)
+    >>> sample, records = ScoreSample(2), [OrderedRecord(n, b"", partition=0, position=n) for n in range(8)]
+    >>> sample.extend(records, [0.5] * 8, {3: 50.0})
     >>> len(sample), sample.share
-    (2, 0.125)
+    (3, 0.125)
+    >>> taken = sample.pop_many(records)
+    >>> taken.scores[3], taken.weights, 3 in taken.stands_for, set(taken.stands_for.values())
+    (0.5, {3: 50.0}, False, {8})
     """
 
     def __init__(self, size: int = 50_000) -> None:
-        self._size = size
-        self._level = 0
-        self._scores: dict[int, float] = {}
+        self._usual, self._explored = _Scores(size), _Scores(size)
         self._weights: dict[int, float] = {}  # those that are not 1
 
     def __len__(self) -> int:
-        return len(self._scores)
+        return len(self._usual.scores) + len(self._explored.scores)
 
     @property
     def share(self) -> float:
-        """Share of the events that are in the sample now."""
-        return 0.5**self._level
+        """Share of the events that are in the sample now, without those that were let pass."""
+        return 0.5**self._usual.level
 
     def extend(
         self,
@@ -65,102 +160,75 @@ class ScoreSample:
         records, scores
             The events and their scores, in the same order.
         weights
-            Weights of their outcomes by place in this order, those that are not 1.
+            Weights of their outcomes by place in this order, those that are not 1. Above 1: the event was let
+            pass. 0: its outcome stands for nothing.
         """
         known = weights or {}
-        if self._level or len(self._scores) + len(records) > self._size:
-            for n, (record, score) in enumerate(zip(records, scores, strict=True)):
-                if score is not None:
-                    self.add(record.partition, record.position, score, known.get(n, 1.0))
-            return
-        # Fast path: all are chosen.
-        found = {
-            record.partition << OFFSET_BITS | record.position: score
-            for record, score in zip(records, scores, strict=True)
-            if score is not None
-        }
-        self._scores.update(found)
-        if self._weights:
-            for place in found:
-                self._weights.pop(place, None)
-        for n, weight in known.items():
-            self._weights[records[n].partition << OFFSET_BITS | records[n].position] = weight
+        if not known and not self._weights:
+            found = {
+                record.partition << OFFSET_BITS | record.position: score
+                for record, score in zip(records, scores, strict=True)
+                if score is not None
+            }
+            if self._usual.update(found):
+                return
+        for n, (record, score) in enumerate(zip(records, scores, strict=True)):
+            if score is not None:
+                self.add(record.partition, record.position, score, known.get(n, 1.0))
 
     def add(self, partition: int, position: int, score: float, weight: float = 1.0) -> None:
         """Add the score of the event at a place, and the weight of its outcome."""
-        if self._chosen(partition, position):
-            place = partition << OFFSET_BITS | position
-            self._scores[place] = score
-            if weight != 1.0:
-                self._weights[place] = weight
-            else:
-                self._weights.pop(place, None)
-            if len(self._scores) > self._size:
-                self._halve()
+        place = partition << OFFSET_BITS | position
+        if self._weights.pop(place, 1.0) > 1.0:  # it is scored again
+            self._explored.pop(place)
+        elif weight > 1.0:
+            self._usual.pop(place)
+        kind = self._explored if weight > 1.0 else self._usual
+        dropped = kind.add(place, score)
+        if weight != 1.0 and place in kind.scores:
+            self._weights[place] = weight
+        if dropped:
+            self._weights = {each: w for each, w in self._weights.items() if self._has(each)}
 
     def has(self, partition: int, position: int) -> bool:
         """Whether the score of the event at a place is in the sample."""
-        return partition << OFFSET_BITS | position in self._scores
+        return self._has(partition << OFFSET_BITS | position)
 
-    def _pop(self, record: OrderedRecord) -> float | None:
-        score = self._scores.pop(record.partition << OFFSET_BITS | record.position, None)
-        if self._level and len(self._scores) < self._size // 4:
-            self._level -= 1
-        return score
+    def _has(self, place: int) -> bool:
+        return place in self._usual.scores or place in self._explored.scores
 
-    def pop_many(self, records: Sequence[OrderedRecord]) -> tuple[list[float | None], dict[int, float]]:
-        """Take out events that are due.
-
-        Returns
-        -------
-        tuple
-            The score of each, None if it is not in the sample; and the weights of their outcomes, by place in
-            `records`, those that are not 1.
-        """
-        weights: dict[int, float] = {}
-        if self._weights:
-            places = (each.partition << OFFSET_BITS | each.position for each in records)
-            known = ((n, self._weights.pop(place, 1.0)) for n, place in enumerate(places))
-            weights = {n: weight for n, weight in known if weight != 1.0}
-        if self._level:
-            return [self._pop(record) for record in records], weights
-        pop = self._scores.pop
-        return [pop(each.partition << OFFSET_BITS | each.position, None) for each in records], weights
-
-    def _chosen(self, partition: int, position: int) -> bool:
-        level = self._level
-        if not level:
-            return True
-        mixed = (position * _MULTIPLIER + partition * _PARTITION) & 0xFFFFFFFF
-        return mixed >> (32 - level) == 0
-
-    def _halve(self) -> None:
-        while len(self._scores) > self._size:
-            self._level += 1
-            mask = (1 << OFFSET_BITS) - 1
-            self._scores = {
-                place: score
-                for place, score in self._scores.items()
-                if self._chosen(place >> OFFSET_BITS, place & mask)
-            }
-        self._weights = {place: weight for place, weight in self._weights.items() if place in self._scores}
+    def pop_many(self, records: Sequence[OrderedRecord]) -> TakenScores:
+        """Take out events that are due."""
+        if not self._weights and self._usual.whole:
+            pop = self._usual.scores.pop
+            found = [pop(each.partition << OFFSET_BITS | each.position, None) for each in records]
+            return TakenScores(found, {}, {})
+        taken = TakenScores([], {}, {})
+        for n, record in enumerate(records):
+            place = record.partition << OFFSET_BITS | record.position
+            weight = self._weights.pop(place, 1.0)
+            score, stands_for = (self._explored if weight > 1.0 else self._usual).pop(place)
+            taken.scores.append(score)
+            if weight != 1.0:
+                taken.weights[n] = weight
+            if stands_for > 1:
+                taken.stands_for[n] = stands_for
+        return taken
 
     def to_state(self) -> dict[str, Any]:
         """State for `load`, as plain values and arrays."""
-        state: dict[str, Any] = {
-            "level": self._level,
-            "places": np.fromiter(self._scores.keys(), np.int64, len(self._scores)),
-            "scores": np.fromiter(self._scores.values(), np.float64, len(self._scores)),
-        }
+        state = self._usual.to_state()
         if self._weights:
             state["weighted"] = np.fromiter(self._weights.keys(), np.int64, len(self._weights))
             state["weights"] = np.fromiter(self._weights.values(), np.float64, len(self._weights))
+        if self._explored.scores:
+            state["explored"] = self._explored.to_state()
         return state
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
-        self._level = int(state["level"])
-        self._scores = dict(zip(state["places"].tolist(), state["scores"].tolist(), strict=True))
+        self._usual.load(state)
+        self._explored.load(state.get("explored", _Scores(0).to_state()))
         self._weights = {}
         if "weights" in state:
             self._weights = dict(zip(state["weighted"].tolist(), state["weights"].tolist(), strict=True))

@@ -101,7 +101,8 @@ class Quality:
         Share of the positives among the events whose score is at least the threshold; None: there is no
         threshold or no such event, or `too_few`.
     explored_positives
-        Number of positives whose weight is above 1; None: no event has such a weight, and none was stopped.
+        Number of positives whose weight is above 1, and whose score is at least the threshold if there is
+        one; None: no event has such a weight, and none was stopped.
     too_few
         Whether there are fewer than 30 explored positives. What depends on these most is then left out.
     """
@@ -198,7 +199,9 @@ def quality_of(
     if weights is not None:
         weights = weights[-most:]
         if stopped or (weights > 1.0).any():
-            explored = int((weights[labels] > 1.0).sum())
+            # Of the events below the threshold there may be a sample, with weights above 1, too.
+            above = weights > 1.0 if threshold is None else (weights > 1.0) & (scores >= threshold)
+            explored = int((labels & above).sum())
     too_few = explored is not None and explored < FEWEST
     positives, negatives = _histogram(scores, labels, weights)
     if weights is not None:

@@ -118,7 +118,11 @@ async def scores() -> AsyncIterator[Read]:
     await made.load({})
     sample = ScoreSample()
     yield Read(
-        made._reader, lambda: [*sample._scores], lambda: made.poll(sample, {}), lambda: made.dropped, sample
+        made._reader,
+        lambda: [*sample._usual.scores],
+        lambda: made.poll(sample, {}),
+        lambda: made.dropped,
+        sample,
     )
 
 
@@ -263,10 +267,8 @@ async def test_the_first_score_of_the_application_itself_counts() -> None:
     async with scores() as read:
         read.topic.poll = lambda seconds: finished({read.topic.place: Span(0, len(records), records)})
         await read.poll()
-        found, weights = read.source.pop_many(
-            [OrderedRecord(n, b"", partition=0, position=n) for n in range(3)]
-        )
-        assert (found, weights) == ([0.5, None, None], {0: 4.0})
+        taken = read.source.pop_many([OrderedRecord(n, b"", partition=0, position=n) for n in range(3)])
+        assert taken == ([0.5, None, None], {0: 4.0}, {})
 
 
 async def finished(value: Any) -> Any:

@@ -208,7 +208,9 @@ def first_weight(life: Life, place: tuple[int, int]) -> float:
 def test_the_sample_keeps_weights_as_long_as_scores() -> None:
     """When it is thinned out, in a snapshot, and where a score is read again."""
     sample, records = ScoreSample(64), [event(n, (0, n), LABEL_LATER) for n in range(1000)]
-    weights = dict.fromkeys(range(0, 1000, 3), 4.0)
+    weights = {n: (0.0 if n % 2 else 4.0) for n in range(0, 1000, 20)} | dict.fromkeys(
+        range(7, 1000, 20), 0.0
+    )
     for start in range(0, 1000, 100):
         part = {n - start: w for n, w in weights.items() if start <= n < start + 100}
         sample.extend(records[start : start + 100], [0.5] * 100, part)
@@ -216,15 +218,35 @@ def test_the_sample_keeps_weights_as_long_as_scores() -> None:
     sample.add(0, 999, 0.5)
     second = ScoreSample(64)
     second.load(sample.to_state())
-    scores, found = second.pop_many(records)
+    scores, found, stands_for = second.pop_many(records)
     kept = [n for n, score in enumerate(scores) if score is not None]
-    assert 16 < len(kept) <= 64
-    assert found == {n: weights[n] for n in kept if n in weights and n != 999}
-    plain = {"level", "places", "scores"}
-    assert second.to_state().keys() == plain
-    again = ScoreSample(64)
-    again.extend(records[:2], [0.5, 0.5], {0: 4.0, 1: 4.0})
-    again.extend(records[:1], [0.5])
-    assert again.to_state()["weighted"].tolist() == [1]
-    again.load(second.to_state())
-    assert again.to_state().keys() == plain
+    explored = {n for n, weight in weights.items() if weight > 1.0}
+    assert explored < set(kept)  # all of them: they are not thinned out with the others
+    assert 16 < len(kept) - len(explored) <= 64
+    assert found == {n: weights[n] for n in kept if n in weights}
+    assert stands_for == {n: 16 for n in kept if n not in explored}
+    assert second.to_state().keys() == {"level", "places", "scores"}
+
+
+def test_a_sample_stands_for_all_events_while_its_share_changes() -> None:
+    """A score that was chosen at a higher level stands for as many events when the level has fallen."""
+    sample, records = ScoreSample(64), [event(n, (0, n), LABEL_LATER) for n in range(6000)]
+    weights = dict.fromkeys(range(0, 6000, 10), 2.0)
+    total = {True: 0, False: 0}
+    waiting: list[Any] = []
+    for start in range(0, 6000, 50):
+        sample.extend(records[start : start + 50], [0.5] * 50, dict.fromkeys(range(0, 50, 10), 2.0))
+        waiting += records[start : start + 50]
+        # The waiting events are many, then few, then many again.
+        due = len(waiting) if start // 1000 % 2 and start % 500 == 0 else 10
+        scores, found, stands_for = sample.pop_many(waiting[:due])
+        del waiting[:due]
+        for n, score in enumerate(scores):
+            if score is not None:
+                total[n in found] += stands_for.get(n, 1)
+    scores, found, stands_for = sample.pop_many(waiting)
+    for n, score in enumerate(scores):
+        if score is not None:
+            total[n in found] += stands_for.get(n, 1)
+    assert total[True] == pytest.approx(len(weights), rel=0.1)
+    assert total[False] == pytest.approx(6000 - len(weights), rel=0.1)

@@ -857,10 +857,11 @@ SERIES: tuple[MetricDefinition, ...] = (
         "explored_events_total",
         "Events that were to be stopped",
         "events",
-        "Events of the sample of scores whose score was at least output.alert_above, by explored: yes (they "
-        "have an outcome, and each stands for 1 / output.explore events in all figures of quality), no (they "
-        "have one, and were not to be let pass: they are in no figure), stopped (they were to be let pass, "
-        "and a label says that they were stopped: figures lack them); absent without output.explore.",
+        "Events whose score was at least output.alert_above, by explored: yes (they have an outcome, and "
+        "each stands for 1 / output.explore events in all figures of quality), no (they have one, and "
+        "were not to be let pass: they are in no figure; counted of the sample of scores), stopped (they "
+        "were to be let pass, and a label says that they were stopped: figures lack them); absent without "
+        "output.explore.",
         lambda late: (
             None if late.explored is None else dict(zip(("yes", "no", "stopped"), late.explored, strict=True))
         ),
