@@ -13,9 +13,7 @@ import pickle
 import random
 import sys
 import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -371,54 +369,34 @@ def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
 # ---- Python's global lock ----------------------------------------------------------------------------------
 
 
-class Counter(threading.Thread):
-    """Counts in Python, which takes the global lock; its speed is per second that a processor had for it."""
+class Watcher(threading.Thread):
+    """Collects the first weights that it sees, in Python, which takes the global lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__(daemon=True)
-        self.count = 0
-        self.stop = False
-        self.task = threading.Event()
+        self.model = model
+        self.seen: set[float] = set()
+        self.stop = threading.Event()
 
     def run(self) -> None:
-        self.number = threading.get_native_id()
-        self.task.set()
-        while not self.stop:
-            self.count += 1
-
-    def clock(self) -> float:
-        """Seconds, less those in which the thread was ready and the machine had no processor for it."""
-        now = time.perf_counter()
-        try:
-            waited = Path(f"/proc/self/task/{self.number}/schedstat").read_text().split()[1]
-        except (OSError, IndexError):  # not Linux: a busy machine may look like a held lock
-            return now
-        return now - int(waited) * 1e-9
-
-    def speed(self, work: Callable[[], Any]) -> float:
-        start, count = self.clock(), self.count
-        work()
-        return (self.count - count) / (self.clock() - start)
+        while not self.stop.is_set():
+            self.seen.add(float(self.model.weights_vector[0]))
 
 
 def test_python_goes_on_while_a_batch_is_learned() -> None:
-    """A thread that counts keeps 80 % of its speed; beside a call that holds the lock it stands still."""
+    """A thread sees weights within a batch; with the lock taken, those before and after it alone."""
     model = auc.PairOGD(losses.Logistic(), buffers.FIFO(400))
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(10_000, 10)), rng.random(10_000) < 0.5
     model.learn_many(X[:10], y[:10])
-    counter = Counter()
-    counter.start()
-    counter.task.wait()
-    try:
-        for _ in range(5):  # whatever else the machine does can only make it slower
-            idle = counter.speed(lambda: threading.Event().wait(0.1))
-            share = counter.speed(lambda: model.learn_many(X, y)) / idle
-            blocked = counter.speed(lambda: pow(7, 400_000)) / idle
-            if share >= 0.8:
-                break
-    finally:
-        counter.stop = True
-        counter.join()
-    assert share >= 0.8
-    assert blocked < 0.5
+    for _ in range(20):  # a busy machine may not let the thread run within the first batch
+        watcher = Watcher(model)
+        watcher.start()
+        try:
+            model.learn_many(X, y)
+        finally:
+            watcher.stop.set()
+            watcher.join()
+        if len(watcher.seen) > 2:
+            return
+    pytest.fail("no weights but those before and after a batch were seen")
