@@ -100,6 +100,14 @@ def double_doubles(rng: Rng, *shape: int) -> np.ndarray:
     return np.stack((high, rng.uniform(-0.4, 0.4, high.shape) * np.spacing(np.abs(high))))
 
 
+def unset(shape: Any, dtype: Any = float) -> np.ndarray:
+    """An array that a kernel is to fill. `np.empty` may hold what was computed before, or any other bits.
+
+    `bent` would not see a cell as written that had the right value before, and fail to multiply some NaNs.
+    """
+    return np.full(shape, np.nan if dtype is float else -1, dtype=dtype)
+
+
 def whole_steps(noise: np.ndarray) -> np.ndarray:
     return np.floor(noise / GRID + 0.5).astype(np.int64)
 
@@ -155,7 +163,7 @@ class Case(NamedTuple):
 
 
 def floats(*shape: int) -> Callable[[], np.ndarray]:
-    return lambda: np.empty(shape)
+    return lambda: unset(shape)
 
 
 def whole(*shape: int) -> Callable[[], np.ndarray]:
@@ -283,7 +291,7 @@ def link_proba(kernel: Any, rng: Rng) -> None:
 @against(naive.probabilities)
 def link_many(kernel: Any, rng: Rng) -> None:
     state, reference, scores = linked(rng)
-    out = np.empty(len(scores))
+    out = unset(len(scores))
     kernel(state, np.array(scores), out)
     close(out.tolist(), naive.probabilities(reference, scores))
 
@@ -373,7 +381,7 @@ def cube_root(kernel: Any, rng: Rng) -> None:
 
 @against(naive.two_thirds)
 def two_thirds(kernel: Any, rng: Rng) -> None:
-    x, out = 10.0 ** rng.uniform(-9, 9, 5), np.empty(5)
+    x, out = 10.0 ** rng.uniform(-9, 9, 5), unset(5)
     kernel(x, out)
     assert np.allclose(out, naive.two_thirds(x.tolist()), rtol=1e-13, atol=0.0)
 
@@ -863,7 +871,7 @@ def ogd_score_many(kernel: Any, rng: Rng) -> None:
     for scale in (False, True):
         s, reference, data = grown(rng, scale=scale)
         rows = [x for x, _ in data]
-        out = np.empty(len(rows))
+        out = unset(len(rows))
         assert kernel(s, np.array([packed_row(x, MIXED) for x in rows]), out) == 0
         close(out, naive.score_rows(reference, rows))
 
@@ -924,7 +932,7 @@ def symmetric(rng: Rng, d: int = 4) -> np.ndarray:
 
 @against(naive.eigenvalues)
 def eigen(kernel: Any, rng: Rng) -> None:
-    w, values = symmetric(rng), np.empty(4)
+    w, values = symmetric(rng), unset(4)
     vectors = w.copy()
     kernel(vectors, values)
     close(sorted(values.tolist()), naive.eigenvalues(w))
@@ -934,7 +942,7 @@ def eigen(kernel: Any, rng: Rng) -> None:
 @against(naive.ridge_solution)
 def ridge_solution(kernel: Any, rng: Rng) -> None:
     for d, noise in itertools.product((1, 4, 9), (0.0, 0.1)):
-        w, right, out = symmetric(rng, d), rng.normal(size=d), np.empty(d)
+        w, right, out = symmetric(rng, d), rng.normal(size=d), unset(d)
         trace = kernel(w, right, 0.3, noise, out)
         solution, wanted = naive.ridge_solution(w, right, 0.3, noise)
         close(out, solution)
@@ -946,21 +954,21 @@ def blt_variances(kernel: Any, rng: Rng) -> None:
     for h in (1, 2, 5):
         # Some memories have an eigenvalue below 0: of those the power's sign counts.
         omega, decay = rng.uniform(0.05, 0.9, h), 10.0 ** rng.uniform(-6, 0, h)
-        steps, out = np.array([1.0, 2.0, 7.0, 30.0, 0.0]), np.empty(5)
+        steps, out = np.array([1.0, 2.0, 7.0, 30.0, 0.0]), unset(5)
         kernel(omega, decay, steps, out)
         close(out.tolist(), naive.blt_variances(omega.tolist(), decay.tolist(), steps.tolist()), 1e-8)
 
 
 @against(naive.psd_root)
 def psd_root(kernel: Any, rng: Rng) -> None:
-    w, out = symmetric(rng), np.empty((4, 4))
+    w, out = symmetric(rng), unset((4, 4))
     assert kernel(w, out) == bool(np.linalg.eigvalsh(w)[-1] > 0)
     close(out, naive.psd_root(w))
 
 
 @against(naive.map_rows)
 def map_rows(kernel: Any, rng: Rng) -> None:
-    w, rows, out = symmetric(rng), rng.normal(size=(3, 4)), np.empty((3, 4))
+    w, rows, out = symmetric(rng), rng.normal(size=(3, 4)), unset((3, 4))
     assert kernel(w, rows, out) == 0
     close(out, naive.map_rows(w, rows))
 
@@ -1001,14 +1009,14 @@ def rolling_auc(kernel: Any, rng: Rng) -> None:
 
 @against(naive.normals_from_seed)
 def normals_from_seed(kernel: Any, rng: Rng) -> None:
-    seed, out = int(rng.integers(2**53)), np.empty(9)
+    seed, out = int(rng.integers(2**53)), unset(9)
     kernel(seed, out)
     close(out.tolist(), naive.normals_from_seed(seed, 9))
 
 
 @against(naive.fourier)
 def fourier_rows(kernel: Any, rng: Rng) -> None:
-    rows, frequencies, out = rng.normal(size=(2, 3)), rng.normal(size=(4, 3)), np.empty((2, 8))
+    rows, frequencies, out = rng.normal(size=(2, 3)), rng.normal(size=(4, 3)), unset((2, 8))
     kernel(rows, frequencies, out)
     close(out.tolist()[1], naive.fourier(rows[1].tolist(), frequencies.tolist()))
 
@@ -1198,7 +1206,7 @@ def hash_chain(kernel: Any, rng: Rng) -> None:
 
 @against(naive.prepared)
 def prepare_rows(kernel: Any, rng: Rng) -> None:
-    raw, out, usable = rng.normal(size=(3, 2)) * 2, np.empty((3, 2)), np.empty(3)
+    raw, out, usable = rng.normal(size=(3, 2)) * 2, unset((3, 2)), unset(3)
     raw[1, 0] = math.nan
     mean, std = np.array([0.1, -0.2]), np.array([0.5, 0.8])
     scale, shift = np.array([2 / 5, 2.0]), np.array([-1 / 5, -1.0])
@@ -1217,7 +1225,7 @@ def design_columns(kernel: Any, rng: Rng) -> None:
     mean, std, low = rng.uniform(-0.3, 0.3, d), rng.uniform(0.3, 1.0, d), rng.uniform(-3.0, -1.0, d)
     scaling = np.array([1.0 / -low, np.zeros(d), mean, 1 / std / math.sqrt(d)])
     bounds = [(value, -value) for value in low.tolist()]
-    out, found = np.empty((d, 7)), labels.copy()
+    out, found = unset((d, 7)), labels.copy()
     kernel(rows.T.copy(), scaling, 0.9, out, found)
     wanted = table_sums.design_columns(
         rows.tolist(), bounds, (mean.tolist(), std.tolist()), 0.9, labels.tolist()
@@ -1266,7 +1274,7 @@ def repeated(kernel: Any, rng: Rng) -> None:
 
 @against(naive.clipped)
 def clip_rows(kernel: Any, rng: Rng) -> None:
-    raw, out, usable = rng.normal(size=(3, 2)) * 2, np.empty((3, 2)), np.empty(3)
+    raw, out, usable = rng.normal(size=(3, 2)) * 2, unset((3, 2)), unset(3)
     raw[1, 0] = math.inf
     scale, shift = np.array([0.5, 2.0]), np.array([0.1, -1.0])
     kernel(raw, np.array([scale, shift]), out, usable)
@@ -1387,7 +1395,7 @@ def size_of(buffer: PrivateBuffer) -> int:
 def pair_gradient(kernel: Any, rng: Rng) -> None:
     rows, _ = slots(rng)
     labels = rng.choice([1.0, -1.0], N)
-    w, out = rng.normal(size=D), np.empty(D)
+    w, out = rng.normal(size=D), unset(D)
     partners = list(zip(rows[1:4].tolist(), labels[1:4].tolist(), strict=True))
     for tangent in (False, True):
         places = np.column_stack([rows[1:4], labels[1:4], np.zeros(3)])
@@ -1403,7 +1411,7 @@ def metric_gradient(kernel: Any, rng: Rng) -> None:
     buffer, (rows, labels) = PrivateBuffer("window", dp_steps.METRIC_PAIRS), slots(rng)
     for x, y in zip(rows, labels, strict=True):
         buffer.store(dp_steps.private_store, x, y)
-    w, out = rng.normal(size=3), np.empty(3)
+    w, out = rng.normal(size=3), unset(3)
     kernel(
         w,
         rows[0],
@@ -1423,7 +1431,7 @@ def private_gradient(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
     for buffer in runs():
         for t, (x, y) in enumerate(zip(rows, labels, strict=True)):
-            w, out = rng.normal(size=size_of(buffer)), np.empty(size_of(buffer))
+            w, out = rng.normal(size=size_of(buffer)), unset(size_of(buffer))
             kernel(w, x, y, t, buffer.numbers, buffer.places, out)
             close(out, buffer.gradient(w, x.tolist(), y, buffer.reference))
             buffer.store(dp_steps.private_store, x, y)
@@ -1479,7 +1487,7 @@ def score_and_cells(kernel: Any, rng: Rng) -> None:
         g = buffer.gradient(vectors[0], rows[1].tolist(), 1.0, buffer.reference)
         score, wanted = naive.score_and_cells(vectors[1].tolist(), queries[1].tolist(), g, GRID)
         for scores in (np.full(2, 7.0), np.empty(0)):  # empty: nobody asks
-            cells = np.empty(size_of(buffer), dtype=np.int64)
+            cells = unset(size_of(buffer), dtype=np.int64)
             kernel(rows[:2], y, queries, scores, 1, N - 2, buffer.numbers, vectors, buffer.places, cells)
             assert np.abs(cells - wanted).max() <= 1
             close(scores.tolist(), [7.0, score][: len(scores)])
@@ -1493,7 +1501,7 @@ def ftrl_turn(kernel: Any, rng: Rng) -> None:
     buffer.numbers = np.concatenate([buffer.numbers, *shape])
     vectors = start(buffer)
     batch = rows, labels, rng.normal(size=(N, D)), np.full(N, 7.0)
-    total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
+    total, cells = np.zeros(D, dtype=np.int64), unset(D, dtype=np.int64)
     dp_steps.score_and_cells(*batch, 0, 0, buffer.numbers, vectors, buffer.places, cells)
     for t in range(N):
         noise = words[t], memory, cells
@@ -1514,7 +1522,7 @@ def output_steps(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
     for buffer in runs():
         etas, centre = np.concatenate([[0.0], np.full(N - 1, 0.2)]), np.full(size_of(buffer), 0.05)
-        vectors, cells = np.stack([centre, centre, centre]), np.empty((N, size_of(buffer)), dtype=np.int64)
+        vectors, cells = np.stack([centre, centre, centre]), unset((N, size_of(buffer)), dtype=np.int64)
         buffer.numbers[dp_steps.RIDGE] = 0.3
         kernel(rows, labels, etas, np.full(N, GRID), 0, buffer.numbers, vectors, buffer.places, cells)
         wanted = naive.output(
@@ -1552,7 +1560,7 @@ def sensitivity(kernel: Any, rng: Rng) -> None:
     moves, cost = naive.worst(
         etas.tolist(), factors.tolist(), grids, precisions, size=size, uses=uses, diameter=2.0, radius=radius
     )
-    out = np.empty(steps)
+    out = unset(steps)
     if kernel.__name__ == "stay_sensitivities":
         kernel(etas, factors, owns, shares, 2.0, 2 * radius, out)
     elif kernel.__name__ == "window_sensitivities":
@@ -1574,7 +1582,7 @@ def sensitivity_of_pairs(kernel: Any, rng: Rng) -> None:
     etas, factors, shares = rng.uniform(0.1, 1, steps), rng.uniform(0.5, 1, steps), np.full(steps, 1 / size)
     precisions = rng.uniform(0, 4, steps)
     wanted = naive.pairs(etas.tolist(), factors.tolist(), precisions, size=size, window=uses, diameter=2.0)
-    merged, lasting = np.empty(steps), np.empty(steps)
+    merged, lasting = unset(steps), unset(steps)
     kernel(etas, factors, shares, uses, 2.0, np.full(steps, 1e9), precisions, merged, lasting)
     close(merged, wanted[0])
     close(lasting, wanted[1])
@@ -1772,7 +1780,7 @@ def forest_proba(kernel: Any, rng: Rng) -> None:
 @against(naive.Forest)
 def forest_score_many(kernel: Any, rng: Rng) -> None:
     state, reference, rows, values = learned(rng)
-    scores = np.empty(len(rows))
+    scores = unset(len(rows))
     kernel(state, rows, scores)
     close(scores.tolist(), [reference.score(x) for x in values])
 
@@ -1809,7 +1817,7 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
         labels = 20.0 * labels - 300.0
     guided = bool(rng.integers(3))  # if not, it began before gains were counted
     brisk = bool(rng.integers(2))
-    state, scores = forest(2, 33, 5, seed, squared, guided, brisk), np.empty(n)
+    state, scores = forest(2, 33, 5, seed, squared, guided, brisk), unset(n)
     reference = naive.Forest(2, 33, seed, squared, guided, brisk)
     unboosted(state, reference)
     learn_rows(state, lambda row: kernel(state, rows, labels, scores, row))
@@ -1835,7 +1843,7 @@ def pair_forest(loss: losses.PairLoss, seed: int) -> tuple[np.ndarray, Any, np.n
 @against(naive.PairForest)
 def forest_learn_pairs(kernel: Any, rng: Rng) -> None:
     rows, values = mixed(rng, 60)
-    labels, scores = np.where(rows[:, 0] > 0.0, 1.0, -1.0), np.empty(60)
+    labels, scores = np.where(rows[:, 0] > 0.0, 1.0, -1.0), unset(60)
     state, reference, _ = pair_forest(losses.Logistic(), int(rng.integers(1000)))
     learn_rows(state, partial(kernel, state, rows, labels, scores))
     for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
@@ -1865,7 +1873,7 @@ def test_a_forest_from_pairs_against_its_reference(loss: losses.PairLoss) -> Non
         rows, values = mixed(rng, 480)
         labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=480) > 0.8, 1.0, -1.0)
         labels[300:] *= -1.0
-        (state, reference, tail), scores = pair_forest(loss, seed), np.empty(480)
+        (state, reference, tail), scores = pair_forest(loss, seed), unset(480)
         arguments = state, rows, labels, scores
         learn_rows(state, partial(forest_kernels.forest_learn_pairs, *arguments))
         for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
@@ -1933,7 +1941,7 @@ def of_classes(
             block = further_class(3, 35)
             others = np.vstack((others.reshape(-1, len(block)), block))
         part = slice(begin, end)
-        arguments = others, rows[part], classes[part], np.empty((end - begin, reference.known))
+        arguments = others, rows[part], classes[part], unset((end - begin, reference.known))
         learn_rows(state, partial(forest_kernels.forest_learn_classes, state, *arguments), others)
         for x, number in zip(values[part], classes[part].tolist(), strict=True):
             reference.learn(x, number)
@@ -1952,7 +1960,7 @@ def further_class(trees: int, nodes: int) -> np.ndarray:
 @against(naive.Classes)
 def forest_score_classes(kernel: Any, rng: Rng) -> None:
     state, others, reference, rows, values, _ = of_classes(rng)
-    scores = np.empty(3)
+    scores = unset(3)
     for row, x in zip(rows, values, strict=True):
         put(state, row)
         assert kernel(state, others, True, scores) == 0
@@ -1964,7 +1972,7 @@ def forest_score_classes(kernel: Any, rng: Rng) -> None:
 @against(naive.Classes)
 def forest_score_classes_many(kernel: Any, rng: Rng) -> None:
     state, others, reference, rows, values, _ = of_classes(rng)
-    scores = np.empty((len(rows), 3))
+    scores = unset((len(rows), 3))
     kernel(state, others, rows, scores)
     close(scores.ravel().tolist(), [score for x in values for score in reference.scores(x)])
 
@@ -1975,10 +1983,10 @@ def forest_learn_class(kernel: Any, rng: Rng) -> None:
     for i, (row, x) in enumerate(zip(rows, values, strict=True)):
         put(state, row)
         if i % 2:  # its leaves are at hand then
-            forest_kernels.forest_score_classes(state, others, True, np.empty(3))
+            forest_kernels.forest_score_classes(state, others, True, unset(3))
         rebuild_if_due(state, kernel(state, others, int(classes[i]), True), others)
         reference.learn(x, int(classes[i]))
-    scores = np.empty((10, 3))
+    scores = unset((10, 3))
     forest_kernels.forest_score_classes_many(state, others, rows, scores)
     close(scores.ravel().tolist(), [score for x in values for score in reference.scores(x)])
     put(state, np.full(5, math.nan))
@@ -1997,7 +2005,7 @@ def forest_learn_classes(kernel: Any, rng: Rng) -> None:
         reference.admit()
     for block, each in zip((state, *others), reference.forests, strict=True):
         unboosted(block, each)
-    scores = np.empty((n, 3))
+    scores = unset((n, 3))
     learn_rows(state, lambda row: kernel(state, others, rows, classes, scores, row), others)
     for x, number, scored in zip(values, classes.tolist(), scores.tolist(), strict=True):
         close(scored, reference.scores(x), 1e-7)
@@ -2015,7 +2023,7 @@ def kept_means(state: np.ndarray) -> np.ndarray:
 @against(naive.parts)
 def forest_explain(kernel: Any, rng: Rng) -> None:
     state, reference, rows, values = learned(rng)
-    kept, out = kept_means(state), np.empty(6)
+    kept, out = kept_means(state), unset(6)
     for row, x in zip(rows, values, strict=True):
         put(state, row)
         kernel(state, state, kept, out)
@@ -2039,7 +2047,7 @@ def forest_learn_explained(kernel: Any, rng: Rng) -> None:
     kept, n = kept_means(state), len(rows)
     labels = np.where(rng.random(n) < 0.5, 1.0, -1.0)
     labels[rng.integers(n)] = math.nan
-    scores, columns, parts = np.empty(n), np.zeros((n, 2), dtype=np.int64), np.empty((n, 2))
+    scores, columns, parts = unset(n), np.zeros((n, 2), dtype=np.int64), unset((n, 2))
     learn_rows(state, lambda row: kernel(state, kept, rows, labels, scores, columns, parts, row))
     for i, (x, y) in enumerate(zip(values, labels.tolist(), strict=True)):
         close(scores[i], reference.score(x), 1e-7)
@@ -2054,7 +2062,7 @@ def forest_learn_explained(kernel: Any, rng: Rng) -> None:
 @against(naive.importances)
 def forest_importances(kernel: Any, rng: Rng) -> None:
     state, reference, _, _ = learned(rng)
-    out = np.empty(5)
+    out = unset(5)
     kernel(state, state, out)
     close(out.tolist(), naive.importances(reference, 5))
 
@@ -2187,7 +2195,7 @@ def test_texts_are_ordered_by_smoothed_ratios() -> None:
 def test_edges_against_their_reference(n: int) -> None:
     rng = np.random.default_rng(n)
     for values in (rng.normal(size=n), rng.integers(0, 60, n).astype(float), np.full(n, 2.0)):
-        edges = np.empty(64)
+        edges = unset(64)
         boosted_kernels.edges_of(np.sort(values), edges)
         assert edges[: int(edges[63])].tolist() == naive.edges_of(sorted(values.tolist()))
 
@@ -2201,7 +2209,7 @@ def boosted_score(kernel: Any, rng: Rng) -> None:
 
 @against(naive.boosted_parts)
 def boosted_explain(kernel: Any, rng: Rng) -> None:
-    run, means = boosted_run(rng), np.empty(50 * 127)
+    run, means = boosted_run(rng), unset(50 * 127)
     boosted_kernels.boosted_average(run.ring, run.block, means, np.zeros(50, dtype=np.int64), -1.0)
     for row, x in zip(run.rows, run.values, strict=True):
         score, out = run.score(row), np.zeros(5)
@@ -2263,7 +2271,7 @@ def all_pairs_by_sorting(kernel: Any, rng: Rng) -> None:
     for loss in MARGIN:
         if loss.pieces is None:
             continue
-        found = np.empty(9), np.empty(7)
+        found = unset(9), unset(7)
         kernel(np.array(loss.pieces), high, low, *found)
         wanted = naive.pair_sums(name_of(loss), high.tolist(), low.tolist())
         for values, one in zip(found, wanted, strict=True):
@@ -2274,7 +2282,7 @@ def all_pairs_by_sorting(kernel: Any, rng: Rng) -> None:
 def pair_sums_any(kernel: Any, rng: Rng) -> None:
     high, low = rng.normal(size=9), rng.normal(size=7)
     for loss in MARGIN:
-        found = np.empty(9), np.empty(7)
+        found = unset(9), unset(7)
         kernel(loss.code, high, low, *found)
         wanted = naive.pair_sums(name_of(loss), high.tolist(), low.tolist())
         for values, one in zip(found, wanted, strict=True):
@@ -2286,7 +2294,7 @@ def pair_sums_logistic(kernel: Any, rng: Rng) -> None:
     # High scores are taken four at a time, and low ones by blocks: some of each are left over.
     for n, m in ((9, 7), (4, 3), (6, BLOCK + 1)):
         high, low = rng.normal(0, 3, n), rng.normal(0, 3, m)
-        found = np.empty(n), np.empty(m)
+        found = unset(n), unset(m)
         kernel(high, low, *found)
         wanted = naive.pair_sums_logistic(high.tolist(), low.tolist())
         for values, one in zip(found, wanted, strict=True):
@@ -2358,7 +2366,7 @@ def tree_places(kernel: Any, rng: Rng) -> None:
     raw[3, 2] = math.inf  # a gap is no category
     scale, shift = np.array([0.5, 1.0, 1.0, 1.0, 2.0]), np.array([0.1, 0.0, 0.0, 0.0, 0.0])
     mean, factor = np.array([0.1, 0.0, 0.0, 0.0, -0.2]), np.array([1.5, 1.0, 1.0, 1.0, 0.7])
-    places = np.empty((6, 3))
+    places = unset((6, 3))
     kernel(raw, sizes, np.array([scale, shift, mean, factor]), 0.9, 3.0 / 0.9, places)
     assert places[:, 1].tolist() == [0, 2, 1, 3, 1, 3]
     columns = [0, 4]
@@ -2407,7 +2415,7 @@ def tree_sums(kernel: Any, rng: Rng) -> None:
 def tree_row_scores(kernel: Any, rng: Rng) -> None:
     """The bits of `vectors.dot` of the wide rows, whatever is left over of four, and where weights are -0."""
     for length in (2, 10, 11, 12, 13, 14):
-        rows, w, scores = marked_rows(rng), rng.normal(size=length), np.empty(6)
+        rows, w, scores = marked_rows(rng), rng.normal(size=length), unset(6)
         w[10:] = 0.0  # of bins
         w[rng.uniform(size=length) < 0.3] = -0.0
         if length == 2:  # of a start model, before there are leaves
@@ -2452,7 +2460,7 @@ def tree_totals(kernel: Any, rng: Rng) -> None:
 def logistic_terms(kernel: Any, rng: Rng) -> None:
     half, wanted, weights = rng.normal(size=9) * 3.0, rng.uniform(-1.0, 1.0, 9), rng.uniform(size=9)
     half[0] = 0.0
-    gradient, curvature = np.empty(9), np.empty(9)
+    gradient, curvature = unset(9), unset(9)
     loss = kernel(half, wanted, weights, gradient, curvature)
     expected = random_trees.logistic_terms(half.tolist(), wanted.tolist(), weights.tolist())
     close(loss, expected[0])
