@@ -273,8 +273,10 @@ class RecordProcessor:
         self.labelled += sum(n for code, n in counts.items() if code > 0 and known[code] is not None)
         self.stopped += counts[LABEL_STOPPED]
         assert self.arrivals is not None
+        # Explored events are not thinned out: where some are, or were, each of the others stands for several.
+        weighs = self.exploration is not None or self.arrivals.weighted
         taken = self.arrivals.pop_many(records)
-        weights, stands_for = taken.weights, taken.stands_for if self._acts() else {}
+        weights, stands_for = taken.weights, taken.stands_for if weighs else {}
         positive = [label == self._model.positive for label in known]
         outcomes = [scored.outcome for scored in output.scores[begin:]]
         sampled = [
@@ -296,10 +298,6 @@ class RecordProcessor:
         ]
         if counted:
             self._evaluate(*map(list, zip(*counted, strict=True)))
-
-    def _acts(self) -> bool:
-        """Whether scores stop events now, so that figures weigh what the sample has."""
-        return self.exploration is not None and math.isfinite(self.exploration.now.threshold)
 
     def _evaluate(
         self, labels: Sequence[int], scores: Sequence[float], weights: Sequence[float] | None = None

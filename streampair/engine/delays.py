@@ -147,6 +147,11 @@ class ScoreSample:
         """Share of the events that are in the sample now, without those that were let pass."""
         return 0.5**self._usual.level
 
+    @property
+    def weighted(self) -> bool:
+        """Whether the outcome of an event in the sample has a weight other than 1."""
+        return bool(self._weights)
+
     def extend(
         self,
         records: Sequence[OrderedRecord],

@@ -250,3 +250,27 @@ def test_a_sample_stands_for_all_events_while_its_share_changes() -> None:
             total[n in found] += stands_for.get(n, 1)
     assert total[True] == pytest.approx(len(weights), rel=0.1)
     assert total[False] == pytest.approx(6000 - len(weights), rel=0.1)
+
+
+def test_events_that_wait_stand_for_others_when_exploration_has_ended() -> None:
+    """Explored events of the time before are all in the sample still."""
+    for scorers in (False, True):
+        life = Life()
+        life.start(LEAST, SHARE, KEY)
+        life.take(places(0, 40), LABEL_LATER)
+        life.take(places(0, 40), outcome, snapshot=True)
+        assert life.lane.score_sample is not None
+        life.lane.score_sample._usual._size = 64
+        life.take(places(40, 4040), LABEL_LATER, snapshot=True)
+        assert life.lane.score_sample.share < 0.05
+        life.start()
+        if scorers:  # then the weights are those of their messages
+            life.lane._batch.exploration = None
+        labels = {p: outcome(p) if first_weight(life, p) else LABEL_STOPPED for p in places(40, 4040)}
+        for begin in range(40, 4040, 100):
+            life.take(places(begin, begin + 100), labels.__getitem__)
+        scores, _, weights = life.lane._monitor.auc.events()
+        every = np.array(list(life.scores.values()))
+        assert weights.sum() == pytest.approx(len(every), rel=0.1)
+        above = np.average(scores >= LEAST, weights=weights)
+        assert above == pytest.approx((every >= LEAST).mean(), abs=0.1)
