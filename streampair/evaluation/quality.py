@@ -40,9 +40,11 @@ __all__ = [
     "Quality",
     "average_precision",
     "checked_weights",
+    "explored_positives",
     "placements",
     "quality_of",
     "stderr_of_means",
+    "too_few",
 ]
 
 BINS = 32
@@ -195,14 +197,11 @@ def quality_of(
     scores, labels = scores[-most:], labels[-most:]
     if labels.all() or not labels.any():
         return None
-    explored: int | None = 0 if stopped else None
-    if weights is not None:
-        weights = weights[-most:]
-        if stopped or (weights > 1.0).any():
-            # Of the events below the threshold there may be a sample, with weights above 1, too.
-            above = weights > 1.0 if threshold is None else (weights > 1.0) & (scores >= threshold)
-            explored = int((labels & above).sum())
-    too_few = explored is not None and explored < FEWEST
+    weights = None if weights is None else weights[-most:]
+    # Of the events below the threshold there may be a sample, with weights above 1, too.
+    above = labels if threshold is None else labels & (scores >= threshold)
+    explored = explored_positives(above, weights, stopped=stopped)
+    few = too_few(explored)
     positives, negatives = _histogram(scores, labels, weights)
     if weights is not None:
         weights = weights / weights.max()  # no other figure depends on their unit: their sums do not overflow
@@ -211,16 +210,14 @@ def quality_of(
     tops = {share: math.ceil(share * total) if weights is None else share * total for share in SHARES}
     shares = {f"{share:g}": _recall(ranked, top) for share, top in tops.items()}
     placed = _placed(ranked)
-    error = None
-    if explored is None or explored >= FEWEST_OF_AUC:
-        error = _stderr(placed, labels, weights, sizes)
-    recall, precision = (None, None) if too_few else _at_threshold(scores, labels, weights, threshold)
+    error = None if too_few(explored, FEWEST_OF_AUC) else _stderr(placed, labels, weights, sizes)
+    recall, precision = (None, None) if few else _at_threshold(scores, labels, weights, threshold)
     return Quality(
         BINS,
         positives,
         negatives,
-        None if too_few else _precision(ranked),
-        {} if too_few else shares,
+        None if few else _precision(ranked),
+        {} if few else shares,
         _drift(scores, labels, placed if weights is None else None),
         auc_stderr=error,
         reliability=None if probabilities is None else _reliability(probabilities(scores), labels, weights),
@@ -228,8 +225,19 @@ def quality_of(
         recall_at_threshold=recall,
         precision_at_threshold=precision,
         explored_positives=explored,
-        too_few=too_few,
+        too_few=few,
     )
+
+
+def explored_positives(positive: Flags, weights: Floats | None, *, stopped: bool) -> int | None:
+    """Number of positives (n,) with a weight above 1; None: none is `stopped`, and no event has one."""
+    above = np.zeros(1, np.bool_) if weights is None else weights > 1.0
+    return int((positive & above).sum()) if stopped or above.any() else None
+
+
+def too_few(explored: int | None, least: int = FEWEST) -> bool:
+    """Whether a figure is to be left out, since it depends on as many explored positives; None: on none."""
+    return explored is not None and explored < least
 
 
 def checked_weights(weights: Sequence[float] | Floats | None, n: int) -> Floats | None:

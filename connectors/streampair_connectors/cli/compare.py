@@ -186,19 +186,18 @@ def _differences(first: Config, second: Config) -> Iterator[str]:
 def _quality(events: ScoredEvents, stored: Sequence[_Stored]) -> dict[str, Any] | None:
     """Figures of raw data; None: a class has fewer than two events."""
     from streampair.evaluation import average_precision, delong
-    from streampair.evaluation.quality import FEWEST, FEWEST_OF_AUC
+    from streampair.evaluation.quality import FEWEST_OF_AUC, explored_positives, too_few
 
-    weights = events.weights if events.explored else None
-    explored = int((events.positive & (events.weights > 1.0)).sum()) if events.acts else None
-    too_few = explored is not None and explored < FEWEST
-    no_error = explored is not None and explored < FEWEST_OF_AUC
+    weights = events.weights
+    explored = explored_positives(events.positive, weights, stopped=events.acts)
+    few, no_error = too_few(explored), too_few(explored, FEWEST_OF_AUC)
     found = delong(events.positive, *events.scores, weights=weights)
     if found is None:
         return None
     return {
         "events": found.events,
         "positives": int(events.positive.sum()),
-        "explored": events.explored,
+        "explored": int((weights > 1.0).sum()),
         "explored_positives": explored,
         "unmarked": events.unmarked,
         "auc": [found.first, found.second],
@@ -207,10 +206,10 @@ def _quality(events: ScoredEvents, stored: Sequence[_Stored]) -> dict[str, Any] 
         "difference_stderr": None if no_error else found.difference_stderr,
         "p_value": None if no_error else found.p_value,
         "average_precision": [
-            None if too_few else average_precision(each, events.positive, weights) for each in events.scores
+            None if few else average_precision(each, events.positive, weights) for each in events.scores
         ],
         "log_loss": [
-            _log_loss(scores, events.positive, each.probabilities, weights)
+            None if few else _log_loss(scores, events.positive, each.probabilities, weights)
             for scores, each in zip(events.scores, stored, strict=True)
         ],
     }
@@ -305,11 +304,11 @@ def _quality_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if error is not None:
         test = f"standard error {error:.4f}, p {p:.3g} (DeLong), for one look"
     yield "difference", f"{gap:+.4f}, {test}"
-    for label, key, none in (
-        ("average precision", "average_precision", few),
-        ("log loss", "log_loss", "not known"),
-    ):
-        yield label, _listed(apps, (none if each is None else f"{each:.4f}" for each in quality[key]))
+    if quality["average_precision"][0] is not None:
+        few = "not known"
+    for label in ("average precision", "log loss"):
+        values = quality[label.replace(" ", "_")]
+        yield label, _listed(apps, (few if each is None else f"{each:.4f}" for each in values))
 
 
 def _listed(apps: Sequence[str], values: Iterable[str]) -> str:

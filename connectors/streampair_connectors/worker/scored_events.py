@@ -51,9 +51,9 @@ class ScoredEvents:
         (n,) each: the scores of the first and of the second application.
     weights
         (n,), of the outcomes: for how many events each stands (`engine.exploration`).
-    explored, unmarked
-        Number of events with a label that a score was to stop: those that were let pass to learn their
-        outcomes, and others. The latter are not among the n events.
+    unmarked
+        Number of events with a label that a score was to stop, and which were not to be let pass: they are
+        not among the n events.
     acts
         Whether a score of an event with a label says that scores stop events, whatever its value.
     """
@@ -65,7 +65,6 @@ class ScoredEvents:
     positive: NDArray[np.bool_]
     scores: tuple[NDArray[np.float64], NDArray[np.float64]]
     weights: NDArray[np.float64]
-    explored: int
     unmarked: int
     acts: bool
 
@@ -155,7 +154,6 @@ async def read_scored_events(
         positive=np.array(flags, np.bool_),
         scores=(columns[:, 0], columns[:, 1]),
         weights=columns[:, 2],
-        explored=int((columns[:, 2] > 1.0).sum()),
         unmarked=unmarked,
         acts=acts,
     )
