@@ -118,11 +118,18 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         (minimal(input={"positive": "fraud"}), "the other label must be named"),
         (minimal(input={"positive": 1, "negative": 1}), "are both 1"),
         (minimal(input={"positive": True, "negative": "yes"}), "are the same label"),
-        (minimal(output={"topic": "events"}), "different names are needed"),
+        (minimal(output={"topic": "events"}), "'events' is the topic of events and of scores"),
+        (minimal(output={"drift_reference": 1}), "move it to the table in which it is a key: [worker]"),
+        (
+            minimal(label_input={"topic": "l", "id": {"head": "h"}, "after": "1d", "absent": []}),
+            "label_input.id.header is missing; unknown key label_input.id.head; label_input.absent: a label",
+        ),
         (minimal(learner={"steps": [{"class": "a.b"}]}), "not both"),
         (minimal(learner={"options": {"noise_key": "00"}}), "noise_key is a secret"),
-        (minimal(worker={"batch_size": "10"}), "worker.batch_size"),
-        (minimal(worker={"batch_size": 0}), "worker.batch_size"),
+        (
+            minimal(worker={"batch_size": "10"}),
+            'worker.batch_size: input should be a valid integer, and is "10"',
+        ),
         (
             minimal(metrics={"address": "127.0.0.1:70000"}),
             "metrics.address: '127.0.0.1:70000' is not HOST:PORT",
@@ -327,7 +334,9 @@ def test_events_are_explored_above_a_threshold_with_a_secret_and_a_label_of_stop
         ({"explore_key_file": None}, "explore needs explore_key_file"),
         ({"explore": None}, "explore_key_file needs explore"),
         ({"alert_above": None}, "the score from which on events are stopped"),
-        *(({"explore": share}, "output.explore: input should be") for share in (0, 1, -0.5)),
+        ({"explore": 1}, "output.explore: input should be less than 1, and is 1"),
+        ({"explore": -0.5}, "output.explore: input should be greater than 0, and is -0.5"),
+        ({"explore": "5%"}, "write explore = 0.05"),
         ({}, "output.explore needs label_input.stopped"),  # and [label_input]
     ):
         assert fix in refusal(minimal(output={k: v for k, v in (output | missing).items() if v is not None}))

@@ -61,6 +61,8 @@ def test_a_key_of_its_owner_is_taken(tmp_path: Path, mode: int) -> None:
     file.write_text(KEY)
     file.chmod(mode)
     check_private(file, "noise key")
+    with pytest.raises(ConfigError, match="is a directory"):  # chmod would close it
+        check_private(tmp_path, "noise key")
 
 
 def test_a_secret_as_kubernetes_mounts_it(tmp_path: Path) -> None:

@@ -307,7 +307,8 @@ def key(
 
     learner.noise_key_file, store.key_file and output.explore_key_file need a key each. The noise key never
     changes. To change that of the store, draw another one, put it into the first line of its file, and keep
-    the old ones below it until nothing is left that was written with them.
+    the old ones below it until nothing is left that was written with them. To change that of output.explore,
+    name the file of another one.
     """
     from streampair_connectors.config.secrets import draw_key
 
@@ -318,7 +319,8 @@ def key(
             typer.echo(json.dumps({"file": str(output)}))
         else:
             typer.echo(
-                f"{output} has a new key. Keep a copy in a safe place: without it no state can be read"
+                f"{output} has a new key. Keep a copy in a safe place: state that is written with it cannot "
+                "be read without it"
             )
 
 

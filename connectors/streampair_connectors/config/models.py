@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -40,6 +39,7 @@ from streampair.records.features import label as meaning_of
 from streampair_connectors.config.addresses import Address
 from streampair_connectors.config.durations import Duration, at_least, duration_text
 from streampair_connectors.config.secrets import hex_key, read_secret, sub_key
+from streampair_connectors.config.toml_lines import toml_line, toml_value
 
 __all__ = [
     "CardConfig",
@@ -66,8 +66,10 @@ __all__ = [
 _TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
 
 
-def _checked_label(value: bool | int | float | str) -> bool | int | float | str:
+def _checked_label(value: object) -> bool | int | float | str:
     """A number without a fraction is an integer: 1.0 and 1 are one label, and one configuration."""
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError("a label is true, false, a number, or a text in quotes")
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):
@@ -97,7 +99,7 @@ Day = Annotated[date, BeforeValidator(_checked_day)]
 FilePath = Annotated[Path, BeforeValidator(_as_path)]
 # A file with a secret; or the secret itself, which only a variable of the environment gives.
 Secret = Annotated[Path | SecretStr, BeforeValidator(_as_secret)]
-Label = Annotated[bool | int | float | str, AfterValidator(_checked_label)]
+Label = Annotated[bool | int | float | str, BeforeValidator(_checked_label)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
@@ -447,12 +449,18 @@ class HeaderConfig(Table):
     header: Annotated[str, Field(min_length=1)]
 
 
+def _how_named(value: object) -> str:
+    return "(header)" if isinstance(value, HeaderConfig | Mapping) else "(text)"
+
+
 class LabelInputConfig(Table):
     """Labels that come later than their events, on a topic of their own."""
 
     topic: str
     # Where both topics have the id of the event: a field, "key", or a header.
-    id: str | HeaderConfig
+    id: Annotated[
+        Annotated[str, Tag("(text)")] | Annotated[HeaderConfig, Tag("(header)")], Discriminator(_how_named)
+    ]
     # The field of the label in a message of the topic. None: every message says that the label is positive.
     label: str | None = None
     format: Literal["json", "avro", "json-schema"] = "json"
@@ -544,13 +552,15 @@ class OutputConfig(Table):
 
     @model_validator(mode="after")
     def _explored(self) -> OutputConfig:
-        if (self.explore is None) != (self.explore_key_file is None):
-            missing, declared = "explore_key_file", "explore"
-            if self.explore is None:
-                missing, declared = declared, missing
+        if self.explore is not None and self.explore_key_file is None:
             raise ValueError(
-                f"{declared} needs {missing}: a share of events, and the file with the secret of its coins; "
-                "draw one with: streampair key --output explore.key"
+                'explore needs explore_key_file = "explore.key", the file with the secret of its coins; make '
+                "it with: streampair key --output explore.key"
+            )
+        if self.explore is None and self.explore_key_file is not None:
+            raise ValueError(
+                "explore_key_file needs explore, the share of events that is to be let pass, as in "
+                "explore = 0.02; or remove explore_key_file"
             )
         if self.explore is not None and self.alert_above is None:
             raise ValueError(
@@ -817,16 +827,23 @@ class Config(Table):
 
     @model_validator(mode="after")
     def _topics(self) -> Config:
-        names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
-        names += [name for name in (self.model_topic, self.alert_topic) if name is not None]
-        kinds = "input, output, dead-letter, log, model and alert topics"
-        if self.label_input is not None and self.late_labels_topic is not None:
-            names += [self.label_input.topic, self.late_labels_topic]
-            kinds = "input, output, dead-letter, log, model, alert, labels and late-labels topics"
-        if len(set(names)) != len(names):
-            raise ValueError(
-                f"{kinds} are {names}: different names are needed, or events would be read again"
-            )
+        names = {
+            "events": self.input.topic,
+            "scores": self.output_topic,
+            "dead letters": self.dead_letter_topic,
+            "the log": self.log_topic,
+            "models": self.model_topic,
+            "alerts": self.alert_topic,
+            "labels": None if self.label_input is None else self.label_input.topic,
+            "late labels": self.late_labels_topic,
+        }
+        found: dict[str, str] = {}
+        for kind, name in names.items():
+            if name is not None and found.setdefault(name, kind) != kind:
+                raise ValueError(
+                    f"{name!r} is the topic of {found[name]} and of {kind}: different names are needed, or "
+                    "what is written there would be read again"
+                )
         if "learn" not in self.worker.roles and not self.learner.parallel:
             raise ValueError(
                 'worker.roles = ["score"] leaves nothing to do: add learner.scoring = "parallel", or remove '
@@ -934,8 +951,8 @@ class Config(Table):
             self._absent_label()
         except RecordError:
             raise ValueError(
-                f"label_input.absent is {labels.absent!r}, and the labels are {declared.positive!r} and "
-                f"{declared.negative_label()!r}; name one of them"
+                f"label_input.absent is {toml_value(labels.absent)}, and the labels are "
+                f"{self._two_labels()}; name one of them"
             ) from None
         self._check_stopped(labels.stopped)
         return self
@@ -947,13 +964,18 @@ class Config(Table):
         meaning, two = meaning_of(stopped), self.input.two_labels()
         if meaning in (two.high, two.low):
             raise ValueError(
-                f"label_input.stopped is {stopped!r}, which is a label of events whose outcome is known: "
-                f"{self.input.positive!r} or {self.input.negative_label()!r}; give a third one"
+                f"label_input.stopped is {toml_value(stopped)}, and the labels of events whose outcome is "
+                f'known are {self._two_labels()}; give a third one, such as "declined"'
             )
         if meaning == "" or meaning != meaning:
             raise ValueError(
-                f'label_input.stopped is {stopped!r}, which stands for no label; give a text, as "declined"'
+                f"label_input.stopped is {toml_value(stopped)}, which is no label; give a text, such as "
+                '"declined"'
             )
+
+    def _two_labels(self) -> str:
+        """Return both labels, for messages, as they are written in the file."""
+        return f"{toml_value(self.input.positive)} and {toml_value(self.input.negative_label())}"
 
     def _absent_label(self) -> Label | None:
         """The label of an event for which none has come, as [input] names it; None: it has none."""
@@ -1262,7 +1284,7 @@ def parse_config(
     try:
         config = Config.model_validate(dict(data), context=base)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
+        found = error.errors(include_url=False)
         lines = [_explain(item, places or {}) for item in found]
         problems = "; ".join(line for line, _ in lines)
         fixes = list(dict.fromkeys(fix for _, fix in lines if fix))
@@ -1289,7 +1311,7 @@ def table_at(path: Iterable[int | str]) -> type[BaseModel] | None:
 
 
 def _table_in(annotation: Any) -> type[BaseModel] | None:
-    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    kinds = [getattr(kind, "__origin__", kind) for kind in getattr(annotation, "__args__", [annotation])]
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
@@ -1300,10 +1322,10 @@ def keys_of(table: type[BaseModel]) -> list[str]:
 
 def _explain(item: Any, places: Mapping[str, str]) -> tuple[str, str]:
     """Turn one pydantic error into a problem and a fix; the fix is empty if the problem implies it."""
-    location = item["loc"]
     # A union adds the tried type to the location ("list[str]"), which does not help the reader.
-    parts = [str(p) for p in location if isinstance(p, int) or re.fullmatch(r"[\w.-]+", str(p))]
-    where = ".".join(parts) or "the configuration"
+    location = [p for p in item["loc"] if isinstance(p, int) or re.fullmatch(r"[\w.-]+", p)]
+    parts = [str(p) for p in location]
+    where = ".".join(parts)
     kind = item["type"]
     for name, place in places.items():
         if f"{where}.".startswith(f"{name}.") or (kind == "extra_forbidden" and name.startswith(f"{where}.")):
@@ -1325,12 +1347,46 @@ def _explain(item: Any, places: Mapping[str, str]) -> tuple[str, str]:
                 f"{problem}: secrets do not belong here",
                 f"name its file with {key}_file, or set the environment variable {variable}",
             )
+        if tables := _tables_with(name):
+            return problem, f"move it to the table in which it is a key: {' or '.join(tables)}"
         if near:
             return problem, f"write {' or '.join(dict.fromkeys(near))} instead of {location[-1]}"
         return problem, f"remove it; known keys here: {', '.join(known)}"
     if kind == "missing":
         return f"{where} is missing", f"add {where}"
+    prefix = f"{where}: " if where else ""
     if kind == "value_error":
-        return f"{where}: {item['ctx']['error']}", ""
+        return f"{prefix}{item['ctx']['error']}", ""
     message = str(item["msg"])
-    return f"{where}: {message[:1].lower()}{message[1:]}", ""
+    value = item["input"]  # never a secret: errors of these are the value errors above
+    if not isinstance(value, bool | int | float | str):
+        return f"{prefix}{message[:1].lower()}{message[1:]}", ""
+    number = _number_meant(kind, value)
+    fix = "" if number is None else f"write {toml_line(str(location[-1]), number)}"
+    return f"{prefix}{message[:1].lower()}{message[1:]}, and is {toml_value(value)}", fix
+
+
+def _tables_with(key: str) -> list[str]:
+    """Return the tables of the file that have a key of this name."""
+    tables = ((name, table_at([name])) for name in keys_of(Config))
+    return [f"[{name}]" for name, table in tables if table is not None and key in keys_of(table)]
+
+
+def _number_meant(kind: str, value: object) -> int | float | None:
+    """Return the number that a value of another type stands for; None: there is none, or it is not plain.
+
+    Examples
+    --------
+    >>> _number_meant("float_type", "5%"), _number_meant("int_type", 1e4), _number_meant("int_type", "many")
+    (0.05, 10000, None)
+    """
+    if kind not in ("int_type", "float_type") or isinstance(value, bool):
+        return None
+    text = str(value).strip()
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return None
+    if kind == "float_type":
+        return number if math.isfinite(number) else None
+    return int(number) if number.is_integer() else None

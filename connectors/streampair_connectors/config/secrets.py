@@ -11,6 +11,7 @@ import os
 import secrets
 import shlex
 import stat
+import string
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -107,13 +108,16 @@ def hex_key(what: str, secret: SecretStr) -> bytes:
     ConfigError
         It is not, or is shorter than 32 bytes.
     """
+    text = secret.get_secret_value()
     try:
-        key = bytes.fromhex(secret.get_secret_value())
+        key = bytes.fromhex(text)
     except ValueError:
         key = b""
     if len(key) < 32:
+        digits = sum(character in string.hexdigits for character in text)
         raise ConfigError(
-            f"the {what} is not 64 or more hexadecimal digits",
+            f"the {what} is not 64 or more hexadecimal digits: it has {digits} of them, and "
+            f"{len(text) - digits} other characters",
             fix="make one with: streampair key --output FILE",
         )
     return key
@@ -130,11 +134,13 @@ def check_private(path: Path, what: str) -> None:
     Raises
     ------
     ConfigError
-        They may. The message has the command that fixes it.
+        They may, and the message has the command that fixes it; or it is a directory.
     OSError
         The file cannot be looked at.
     """
     status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"{path} is a directory, and no {what} file", fix="name the file")
     mode = stat.S_IMODE(status.st_mode)
     refused = _refused_bits(mode, owned_by_root=status.st_uid == 0)
     if not refused:
