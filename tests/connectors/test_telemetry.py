@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 import time
@@ -24,6 +25,7 @@ from streampair_connectors.observability.metric_definitions import (
     LaneLabels,
     MetricDefinition,
 )
+from streampair_connectors.observability.metric_history import _point
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.checkpoint import Checkpoint
@@ -163,6 +165,11 @@ def test_only_operators_see_the_metrics_of_late_labels(telemetry: Telemetry) -> 
     assert value(text, "evaluated_events", app="fraud") == 40
     assert value(text, "expected_auc", app="late") == 0.75
     assert value(text, "feature_psi", app="late") == 0.5
+    # The past of the page counts an event once, also where it was scored, and learned when it was due.
+    due = {"learned": 1_900, "skipped": 100}
+    late = late_gauges(gauges(**EVALUATED))
+    for events, seen in (({**due, "scored": 2_500}, 2_500), (due, 2_000)):
+        assert _point(dataclasses.replace(late, events=events), 7)["events"] == seen
     assert value(text, "features_moved", app="late") == 0
     public = names(telemetry.render(public=True))
     secret = "label|due|pending|sample|learn|recall|events|expected|_psi|moved"

@@ -265,8 +265,11 @@ class MetricHistory:
 def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
     """A point of a lane's past: `events`, and values named as their series."""
     report, regret, quality = gauges.privacy, gauges.regret, gauges.quality
+    seen, due = sum(gauges.events.values()), 0 if gauges.late is None else gauges.late.due
     point = {
-        "events": float(sum(gauges.events.values())),
+        # Where labels come later an event counts when it is scored, and again when it is due; a lane that
+        # only learns has it when it is due alone.
+        "events": float(max(seen - due, due)),
         "prequential_auc": gauges.auc,
         "prequential_auc_stderr": None if quality is None else quality.auc_stderr,
         "lag": lag,

@@ -60,8 +60,8 @@
   const value = (lane, name) => lane.values[name];
   const total = (v) => (known(v) ? Object.values(v).reduce((a, b) => a + b, 0) : undefined);
   const first = (v) => (v && typeof v === "object" ? Object.values(v)[0] : v);
-  // Where labels come later an event is counted when it comes, and again when it is due.
-  const events = (lane) => (known(total(lane.values.events_total)) ? total(lane.values.events_total) - (total(lane.values.due_events_total) || 0) : undefined);
+  // Where labels come later an event is counted when it comes, and again when it is due; a lane that only learns has it once.
+  const events = (lane) => { const all = total(lane.values.events_total), due = total(lane.values.due_events_total) || 0; return known(all) ? Math.max(all - due, due) : undefined; };
   const isLate = (id) => known(value(lane1(id), "labels_reading"));
   const all = () => [...lanes.values()];
   const privates = () => all().filter((lane) => lane.report);
