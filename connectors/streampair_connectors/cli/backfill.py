@@ -328,12 +328,12 @@ def _learner(config: Config) -> Any:
             fix="name auc.PairFTRL, auc.PrivateForest, ranking.PairFTRL or metric.PairFTRL, PairMoments or "
             "PairOGD, or a forest without privacy, and no steps",
         )
-    names = config.input.features
-    if isinstance(learner, LEARNERS) and names and learner.bounds is None:
+    names = config.input.source_names() if config.input.features else ["NAME"]
+    if isinstance(learner, LEARNERS) and learner.bounds is None:
         raise ConfigError(
             "the features have no bounds: values would be cut off at -1 and 1, and epsilon be spent on that",
             fix="write bounds into input.features, by what is known without the table: features = { "
-            f"{toml_key(config.input.source_names()[0])} = [LOW, HIGH], ... }}",
+            f"{toml_key(names[0])} = [LOW, HIGH], ... }}",
         )
     return learner
 

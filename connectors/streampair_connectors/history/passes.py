@@ -321,8 +321,8 @@ def lock(path: Path) -> Iterator[None]:
     descriptor = _locked(path)
     try:
         yield
-        path.unlink(missing_ok=True)
     finally:
+        path.unlink(missing_ok=True)
         os.close(descriptor)
 
 

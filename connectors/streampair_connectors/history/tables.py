@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -50,7 +51,8 @@ _CSV = ds.CsvFileFormat(
     parse_options=pa_csv.ParseOptions(newlines_in_values=True),
     convert_options=pa_csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
 )
-_UNBUFFERED = ds.ParquetFragmentScanOptions(pre_buffer=False)  # files are local
+# Files are local. Spark writes checksums of pages, pyarrow does not by default.
+_PAGES = ds.ParquetFragmentScanOptions(pre_buffer=False, page_checksum_verification=True)
 _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -63,6 +65,13 @@ _FORMATS = {
 _PART_ROWS = 2**18  # of a task: some tenths of a second
 _BATCH_ROWS = 2**16
 _TAIL = 2**16  # bytes at the end of a file, where Parquet and IPC say what is in it
+# What Arrow says of a file without quoting a cell.
+_REASONS = re.compile(
+    "(?:Row #[0-9]+: )?(?:Expected [0-9]+ columns, got [0-9]+|CSV conversion error to [a-z0-9]+)"
+    "|Parquet (?:file size is [0-9]+ bytes|magic bytes not found in footer)|CRC checksum verification failed"
+    "|Empty CSV file|File is too small|Not an Arrow file|[Tt]runcated [a-z]+ stream"
+    "|duplicate field names"
+)
 
 Part = list[Any]
 """Fragments of files, some row groups of each, as a task reads them: they can be pickled."""
@@ -169,7 +178,7 @@ class Reader:
         for fragment in part:
             first = 0
             if isinstance(fragment, ds.ParquetFileFragment):
-                options["fragment_scan_options"] = _UNBUFFERED
+                options["fragment_scan_options"] = _PAGES
             try:
                 for batch in fragment.scanner(**options).to_batches():
                     if batch.num_rows:
@@ -179,10 +188,11 @@ class Reader:
                         yield place, table
                         first += batch.num_rows
             except (pa.ArrowException, OSError) as error:
-                raise RecordError(
-                    f"{fragment.path} cannot be read ({type(error).__name__})",
-                    fix="write the file anew, if it is damaged; a column of CSV has one type from its first "
-                    "row to its last",
+                raise _unreadable(
+                    fragment.path,
+                    error,
+                    "write the file anew, if it is damaged; a column of CSV has one type from its first row "
+                    "to its last",
                 ) from None
 
     def _prepared(self, table: Any) -> Any:
@@ -374,12 +384,16 @@ class TableFiles:
                     found.update(f"{path!r} {status.st_size} {status.st_mtime_ns} ".encode())
                     found.update(hashlib.blake2b(file.read()).digest())
             except OSError as error:
-                raise _unreadable(path, str(error.strerror)) from None
+                raise _unreadable(path, error) from None
         return found.hexdigest()
 
 
-def _unreadable(path: str, reason: str) -> RecordError:
-    return RecordError(f"{path} cannot be read: {reason}", fix="correct the path, or write the file anew")
+def _unreadable(
+    path: str, error: Exception, fix: str = "correct the path, or write the file anew"
+) -> RecordError:
+    said = _REASONS.search(str(error).replace("multiple columns", "duplicate field names"))
+    reason = getattr(error, "strerror", None) or (said.group() if said else type(error).__name__)
+    return RecordError(f"{path} cannot be read: {reason}", fix=fix)
 
 
 def open_table(
@@ -478,7 +492,18 @@ def _dataset(folder: str, files: Sequence[str], form: Any, codes: Container[str]
         hive = ds.partitioning(columns, flavor="hive")
         return ds.dataset(files, format=form, partitioning=hive, partition_base_dir=folder)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(files[0], type(error).__name__) from None
+        raise _unreadable(files[0], error) from None
+
+
+def _check_last_line(path: str) -> None:
+    """Refuse CSV that was cut off within a line; at the end of one nothing shows it."""
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read() not in b"\r\n" and not path.lower().endswith(".gz"):  # which has a checksum
+            raise RecordError(
+                f"the last line of {path} has no line break, as in a file that was cut off",
+                fix="write the file anew; or, if its last line is whole, add a line break",
+            )
 
 
 def _check_number(name: str, kind: Any, *, known: bool) -> None:
@@ -559,26 +584,31 @@ def _common_schema(
     """
     common: list[Any] = []
     for of_files, fragment in ((each, fragment) for each in datasets for fragment in each.get_fragments()):
+        csv = fragment.format.default_extname == "csv"
         try:
             found = fragment.physical_schema
+            if csv:
+                _check_last_line(fragment.path)
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(fragment.path, type(error).__name__) from None  # its text may quote a row
+            raise _unreadable(fragment.path, error) from None
         of_path = ds.get_partition_keys(fragment.partition_expression)
         nested = {name: _nested(name, found) for name in names if name not in of_path}
         nested = {name: kind for name, kind in nested.items() if kind is not None}
         for name in names:
             if name not in found.names and name not in of_path and name not in nested:
                 # Names that a CSV file without a header seems to have are values.
-                known = (
-                    ""
-                    if fragment.format.default_extname == "csv"
-                    else f"; it has {', '.join(found.names[:8])}"
-                )
+                known = "" if csv else f"; it has {', '.join(found.names[:8])}"
                 raise RecordError(
                     f"{fragment.path} has no column {name!r}{known}",
                     fix=f"give the folder above {name}=..., in whose paths it is a column"
                     if f"{os.sep}{name}=" in fragment.path
-                    else "correct input.features, input.label or the id; or give files with these columns",
+                    else "correct input.features, input.label or the id; or give files with these columns"
+                    + ("" if known else ", separated by commas"),
+                )
+            if found.names.count(name) > 1:
+                raise RecordError(
+                    f"{fragment.path} has {found.names.count(name)} columns {name!r}",
+                    fix="give each column a name of its own",
                 )
         roots = dict.fromkeys(name.split(".")[0] if name in nested else name for name in names)
         fields = [found.field(n) if n in found.names else of_files.schema.field(n) for n in roots]
@@ -634,6 +664,6 @@ def _pieces(datasets: Sequence[Any]) -> Iterator[tuple[Any, int]]:
                 yield fragment, fragment.count_rows()
                 continue
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(fragment.path, type(error).__name__) from None
+            raise _unreadable(fragment.path, error) from None
         for group in groups:
             yield fragment.subset(row_group_ids=[group.id]), group.num_rows
