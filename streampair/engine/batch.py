@@ -149,10 +149,8 @@ class RecordProcessor:
     seen, due, labelled, stopped
         Number of records taken, how many of them were due, how many of those had a label that came, and how
         many were stopped.
-    explored, unmarked, disregarded
-        Number of events whose scores were to stop them: those in the figures, since they were to be let pass
-        to learn their outcomes; others that have an outcome all the same; and those that were to be let pass,
-        and were stopped.
+    explored
+        As of `LateGauges`.
     outside
         Counter of values outside the bounds; None without bounds.
     """
@@ -184,7 +182,7 @@ class RecordProcessor:
         self.seen = 0
         self.due = 0
         self.labelled = self.stopped = 0
-        self.explored = self.unmarked = self.disregarded = 0
+        self.explored = Counter(yes=0, no=0, stopped=0)
         self._stage = "features"  # where the record in hand is, as of `DeadLetter`
 
     # ---- what is to be done with each record -----------------------------------------------------------
@@ -288,9 +286,11 @@ class RecordProcessor:
             self._evaluate([label for _, label, _ in sampled], [score for _, _, score in sampled])
             return
         used = [weights.get(n, 1.0) for n, _, _ in sampled]
-        self.explored += sum(weight > 1.0 for weight in used)
-        self.unmarked += sum(weight == 0.0 for weight in used)
-        self.disregarded += sum(codes[n] == LABEL_STOPPED and weight > 1.0 for n, weight in weights.items())
+        self.explored.update(
+            yes=sum(weight > 1.0 for weight in used),
+            no=sum(weight == 0.0 for weight in used),
+            stopped=sum(codes[n] == LABEL_STOPPED and weight > 1.0 for n, weight in weights.items()),
+        )
         counted = [
             (label, score, weight * stands_for.get(n, 1))
             for (n, label, score), weight in zip(sampled, used, strict=True)

@@ -383,16 +383,12 @@ class Lane:
             due=batch.due,
             labelled=batch.labelled,
             stopped=batch.stopped,
-            explored=self._explored(),
+            explored=None if batch.exploration is None else dict(batch.explored),
             scores=len(batch.arrivals),
             share=batch.arrivals.share,
             in_time=sample.in_time,
             late=sample.late,
         )
-
-    def _explored(self) -> tuple[int, int, int] | None:
-        batch = self._batch
-        return None if batch.exploration is None else (batch.explored, batch.unmarked, batch.disregarded)
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
         """The regret up to now; None where none is estimated, or before the second labelled event."""
@@ -456,9 +452,7 @@ class Lane:
             labels_used=self._labels_used(),
             labelled=self._batch.labelled,
             stopped=self._batch.stopped,
-            explored=self._batch.explored,
-            unmarked=self._batch.unmarked,
-            disregarded=self._batch.disregarded,
+            explored=dict(self._batch.explored),
             late_sample=None if self.late_sample is None else self.late_sample.to_state(),
             before=None if self._monitor.before is None else self._monitor.before.to_state(),
         )
@@ -508,8 +502,7 @@ class Lane:
         if batch.arrivals is not None and saved.arrivals is not None:
             batch.arrivals.load(saved.arrivals)
         batch.labelled, batch.stopped = saved.labelled, saved.stopped
-        batch.explored, batch.unmarked = saved.explored, saved.unmarked
-        batch.disregarded = saved.disregarded
+        batch.explored.update(saved.explored)
         if self.late_sample is not None and saved.late_sample is not None:
             self.late_sample.load(saved.late_sample)
         if batch.outside is not None:

@@ -352,9 +352,9 @@ class LateGauges(NamedTuple):
     in_time, late
         As of `streampair.engine.delays.LateSample`.
     explored
-        Events that their scores were to stop: how many the coin has let pass, and have an outcome; how many
-        have one and were not let pass, which are in no figure; and how many were stopped though the coin had
-        let them pass. None: no event is explored.
+        Events that their scores were to stop: "yes", how many the coin has let pass, and have an outcome;
+        "no", how many have one and were not let pass, which are in no figure; and "stopped", how many were
+        stopped though the coin had let them pass. None: no event is explored.
     """
 
     due: int
@@ -364,7 +364,7 @@ class LateGauges(NamedTuple):
     in_time: int
     late: int
     stopped: int = 0
-    explored: tuple[int, int, int] | None = None
+    explored: dict[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

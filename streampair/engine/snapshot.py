@@ -413,9 +413,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     labels_used: bytes = b""
     labelled: int = 0
     stopped: int = 0
-    explored: int = 0
-    unmarked: int = 0
-    disregarded: int = 0
+    explored: dict[str, int] = {}
     late_sample: dict[str, Any] | None = None
     before: dict[str, Any] | None = None
 

@@ -145,12 +145,9 @@ def test_figures_are_those_of_all_events_where_high_scores_stop_them(
     weighed = auc(scores, frauds, weights)
     late, quality = found.late, found.quality
     assert late is not None
-    assert late.explored == (
-        sum(w > 1.0 for w in weights),
-        sum(not w and not s for w, s in zip(weights, stopped, strict=True)),
-        0,
-    )
-    assert late.explored[1] > 10
+    unmarked = sum(not w and not s for w, s in zip(weights, stopped, strict=True))
+    assert late.explored == {"yes": sum(w > 1.0 for w in weights), "no": unmarked, "stopped": 0}
+    assert unmarked > 10
     assert late.stopped == sum(stopped)
     assert quality is not None
     assert quality.auc_stderr is not None

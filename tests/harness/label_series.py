@@ -39,7 +39,7 @@ def label_metrics(**changes: Any) -> LabelMetrics:
 def late_gauges(gauges: LaneGauges, **changes: Any) -> LaneGauges:
     """The gauges of a lane with 2,000 events that were due, 100 of them with a label, and 40 stopped."""
     late = LateGauges(due=2_000, labelled=100, scores=40_000, share=0.25, in_time=90, late=10, stopped=40)
-    late = late._replace(explored=(12, 3, 2))
+    late = late._replace(explored={"yes": 12, "no": 3, "stopped": 2})
     quality = gauges.quality
     assert quality is not None
     return dataclasses.replace(

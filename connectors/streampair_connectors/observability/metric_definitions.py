@@ -862,9 +862,7 @@ SERIES: tuple[MetricDefinition, ...] = (
         "were not to be let pass: they are in no figure; counted of the sample of scores), stopped (they "
         "were to be let pass, and a label says that they were stopped: figures lack them); absent without "
         "output.explore.",
-        lambda late: (
-            None if late.explored is None else dict(zip(("yes", "no", "stopped"), late.explored, strict=True))
-        ),
+        lambda late: late.explored,
         "explored",
         counter=True,
     ),
