@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.kernels import dp_steps, rolling_auc
+from streampair.kernels import rolling_auc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,17 +197,16 @@ def quality_of(
     scores, labels = scores[-most:], labels[-most:]
     if labels.all() or not labels.any():
         return None
-    weights = None if weights is None else weights[-most:]
+    exact, weights = weights is None, _each(weights, labels)
     # Of the events below the threshold there may be a sample, with weights above 1, too.
     above = labels if threshold is None else labels & (scores >= threshold)
     explored = explored_positives(above, weights, stopped=stopped)
     few = too_few(explored)
     positives, negatives = _histogram(scores, labels, weights)
-    if weights is not None:
-        weights = weights / weights.max()  # no other figure depends on their unit: their sums do not overflow
+    weights = weights / weights.max()  # no other figure depends on their unit: their sums do not overflow
     ranked = _ranked(scores, labels, weights)
     total = ranked.hits[-1] + ranked.misses[-1]
-    tops = {share: math.ceil(share * total) if weights is None else share * total for share in SHARES}
+    tops = {share: math.ceil(share * total) if exact else share * total for share in SHARES}
     shares = {f"{share:g}": _recall(ranked, top) for share, top in tops.items()}
     placed = _placed(ranked)
     error = None if too_few(explored, FEWEST_OF_AUC) else _stderr(placed, labels, weights, sizes)
@@ -218,7 +217,7 @@ def quality_of(
         negatives,
         None if few else _precision(ranked),
         {} if few else shares,
-        _drift(scores, labels, placed if weights is None else None),
+        _drift(scores, labels, placed if exact else None),
         auc_stderr=error,
         reliability=None if probabilities is None else _reliability(probabilities(scores), labels, weights),
         events=sum(sizes),
@@ -229,9 +228,9 @@ def quality_of(
     )
 
 
-def explored_positives(positive: Flags, weights: Floats | None, *, stopped: bool) -> int | None:
+def explored_positives(positive: Flags, weights: Floats, *, stopped: bool) -> int | None:
     """Number of positives (n,) with a weight above 1; None: none is `stopped`, and no event has one."""
-    above = np.zeros(1, np.bool_) if weights is None else weights > 1.0
+    above = weights > 1.0
     return int((positive & above).sum()) if stopped or above.any() else None
 
 
@@ -310,7 +309,12 @@ def average_precision(scores: Floats, labels: Flags, weights: Floats | None = No
     0.8333
     """
     weights = checked_weights(weights, len(scores))
-    return _precision(_ranked(scores, labels, weights)) if labels.any() else None
+    return _precision(_ranked(scores, labels, _each(weights, labels))) if labels.any() else None
+
+
+def _each(weights: Floats | None, labels: Flags) -> Floats:
+    """The weights of the latest events, as many as labels; None: all are 1."""
+    return np.ones(len(labels)) if weights is None else weights[-len(labels) :]
 
 
 class _Ranked(NamedTuple):
@@ -325,7 +329,7 @@ class _Ranked(NamedTuple):
     ends
         Number of events down to the end of each run of equal scores.
     hits, misses
-        Number of positives, and of negatives, down to there; with weights, their sum.
+        Sum of the weights of the positives, and of the negatives, down to there.
     """
 
     order: NDArray[np.intp]
@@ -335,14 +339,11 @@ class _Ranked(NamedTuple):
     misses: Floats
 
 
-def _ranked(scores: Floats, labels: Flags, weights: Floats | None) -> _Ranked:
+def _ranked(scores: Floats, labels: Flags, weights: Floats) -> _Ranked:
     order = np.argsort(-scores, kind="stable")
     above, flags = scores[order], labels[order]
     last = np.append(np.flatnonzero(above[1:] != above[:-1]), len(scores) - 1)
     ends = last + 1
-    if weights is None:
-        hits = np.cumsum(flags)[last].astype(np.float64)
-        return _Ranked(order, flags, ends, hits, ends - hits)
     ordered = weights[order] / weights.max()
     hits, misses = (np.cumsum(np.where(of_class, ordered, 0.0))[last] for of_class in (flags, ~flags))
     return _Ranked(order, flags, ends, hits, misses)
@@ -373,28 +374,19 @@ def _placed(ranked: _Ranked) -> Floats:
     return out
 
 
-def _histogram(
-    scores: Floats, labels: Flags, weights: Floats | None
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _histogram(scores: Floats, labels: Flags, weights: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Positives and negatives by bin; see `Quality`."""
-    if weights is None:
-        mean, spread = float(scores.mean()), float(scores.std())
-    else:
-        mean = float(np.average(scores, weights=weights / weights.max()))
-        spread = math.sqrt(float(np.average((scores - mean) ** 2, weights=weights / weights.max())))
+    each = weights / weights.max()
+    mean = float(np.average(scores, weights=each))
+    spread = math.sqrt(float(np.average((scores - mean) ** 2, weights=each)))
     slope = 1.0 / spread if spread > 0.0 else 1.0
-    if weights is None:
-        counts = np.zeros((2, BINS), dtype=np.int64)
-        dp_steps.class_bins(scores, np.where(labels, 1.0, -1.0), slope, -slope * mean, counts)
-        positives, negatives = counts.tolist()
-        return tuple(positives), tuple(negatives)
     share = 0.5 + 0.5 * np.tanh(0.5 * slope * (scores - mean))
     bins = np.minimum((BINS * share).astype(np.int64), BINS - 1)
     first, second = (np.bincount(bins[of], weights[of], BINS).tolist() for of in (labels, ~labels))
     return tuple(first), tuple(second)
 
 
-def _stderr(values: Floats, labels: Flags, weights: Floats | None, sizes: tuple[int, int]) -> float | None:
+def _stderr(values: Floats, labels: Flags, weights: Floats, sizes: tuple[int, int]) -> float | None:
     """Standard error of the AUC over `sizes` positives and negatives, estimated from the latest events."""
     if min(int(labels.sum()), int((~labels).sum())) < 2:
         return None
@@ -418,14 +410,11 @@ def stderr_of_means(
         Number of positives and of negatives whose mean it is, where the values are a part of them; None:
         those of the values.
     """
-    total = 0.0
+    total, each = 0.0, _each(weights, labels)
     for number, chosen in enumerate((labels, ~labels)):
         part = values[chosen]
         size = len(part) if sizes is None else sizes[number]
-        if weights is None:
-            total += float(part.var(ddof=1)) / size
-            continue
-        share = weights[chosen] / weights[chosen].max()
+        share = each[chosen] / each[chosen].max()
         share /= share.sum()
         # Not `share @ part`: a BLAS shares long vectors among threads, for more time and other bits.
         gap = share * (part - (share * part).sum())
@@ -435,44 +424,33 @@ def stderr_of_means(
 
 
 def _reliability(
-    probabilities: Floats, labels: Flags, weights: Floats | None
+    probabilities: Floats, labels: Flags, weights: Floats
 ) -> tuple[tuple[float, float, float, int], ...]:
     """Points of the reliability diagram; see `Quality`."""
     probabilities = np.clip(probabilities, 0.0, 1.0)
     level = np.minimum((probabilities * LEVELS).astype(np.int64), LEVELS - 1)
-    each: Floats | float = 1.0 if weights is None else weights
     count = np.bincount(level, minlength=LEVELS)
-    total = count if weights is None else np.bincount(level, each, LEVELS)
-    sums, found, spread = (
+    spread = weights * weights * probabilities * (1.0 - probabilities)
+    total, sums, found, squares = (
         np.bincount(level, values, LEVELS)
-        for values in (
-            each * probabilities,
-            each * labels,
-            each * each * probabilities * (1.0 - probabilities),
-        )
+        for values in (weights, weights * probabilities, weights * labels, spread)
     )
     return tuple(
-        (float(sums[i] / total[i]), float(found[i] / total[i]), math.sqrt(spread[i]) / float(total[i]), n)
+        (float(sums[i] / total[i]), float(found[i] / total[i]), math.sqrt(squares[i]) / float(total[i]), n)
         for i, n in enumerate(count.tolist())
         if n
     )
 
 
 def _at_threshold(
-    scores: Floats, labels: Flags, weights: Floats | None, threshold: float | None
+    scores: Floats, labels: Flags, weights: Floats, threshold: float | None
 ) -> tuple[float | None, float | None]:
     """Recall and precision of the events whose score is at least the threshold; see `Quality`."""
     if threshold is None:
         return None, None
     above = scores >= threshold
-    recall = _share(above, labels, weights)
-    return recall, _share(labels, above, weights) if above.any() else None
-
-
-def _share(flags: Flags, chosen: Flags, weights: Floats | None) -> float:
-    """Share of the chosen events that have the flag."""
-    found = flags[chosen]
-    return float(found.mean() if weights is None else np.average(found, weights=weights[chosen]))
+    found, positive, taken = (float(weights[each].sum()) for each in (labels & above, labels, above))
+    return found / positive, found / taken if taken else None
 
 
 def placements(scores: Floats, labels: Flags, weights: Floats | None = None) -> Floats:
@@ -480,7 +458,7 @@ def placements(scores: Floats, labels: Flags, weights: Floats | None = None) -> 
 
     With weights, the share of the weight of the other class; the weighted mean of each class is the AUC.
     """
-    return _placed(_ranked(scores, labels, weights))
+    return _placed(_ranked(scores, labels, _each(weights, labels)))
 
 
 def _drift(scores: Floats, labels: Flags, placed: Floats | None) -> bool:
