@@ -18,12 +18,13 @@ _POSITION: Final = (1 << OFFSET_BITS) - 1
 
 
 class _Scores:
-    """Scores of events that wait, by place; where more than `size` wait, of a sample."""
+    """Scores of events that wait, by place, and weights that are not 1; of more than `size` a sample."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self.level = 0
         self.scores: dict[int, float] = {}
+        self.weights: dict[int, float] = {}
         # In how many halves the place of each score was chosen; the level may fall while they wait.
         self._levels: dict[int, int] = {}
 
@@ -39,30 +40,29 @@ class _Scores:
         self.scores.update(scores)
         return True
 
-    def add(self, place: int, score: float) -> bool:
-        """Add the score of a place if it is chosen; whether others were dropped for it."""
+    def add(self, place: int, score: float, weight: float) -> None:
+        """Add the score of a place if it is chosen."""
         if not self._chosen(place):
-            return False
-        self.scores[place] = score
-        self._levels.pop(place, None)
-        if self.level:
-            self._levels[place] = self.level
-        if len(self.scores) <= self._size:
-            return False
+            return
+        self.scores[place], self.weights[place], self._levels[place] = score, weight, self.level
+        if weight == 1.0:
+            del self.weights[place]
+        if not self.level:
+            del self._levels[place]
         while len(self.scores) > self._size:
             self.level += 1
             self.scores = {place: score for place, score in self.scores.items() if self._chosen(place)}
-        # Some may have been chosen at a higher level before.
-        self._levels = {place: max(self.level, self._levels.get(place, 0)) for place in self.scores}
-        return True
+            self.weights = {place: each for place, each in self.weights.items() if place in self.scores}
+            # Some may have been chosen at a higher level before.
+            self._levels = {place: max(self.level, self._levels.get(place, 0)) for place in self.scores}
 
-    def pop(self, place: int) -> tuple[float | None, int]:
-        """Take out a score, None if it is not here; and how many events it stands for."""
-        score = self.scores.pop(place, None)
+    def pop(self, place: int) -> tuple[float | None, float, int]:
+        """Take out a score, None if it is not here; its weight; and how many events it stands for."""
+        score, weight = self.scores.pop(place, None), self.weights.pop(place, 1.0)
         stands_for = 1 << self._levels.pop(place, 0)
         if self.level and len(self.scores) < self._size // 4:
             self.level -= 1
-        return score, stands_for
+        return score, weight, stands_for
 
     def _chosen(self, place: int) -> bool:
         if not self.level:
@@ -72,7 +72,7 @@ class _Scores:
         return mixed >> (32 - self.level) == 0
 
     def to_state(self) -> dict[str, Any]:
-        count = len(self.scores)
+        count, weighted = len(self.scores), len(self.weights)
         state: dict[str, Any] = {
             "level": self.level,
             "places": np.fromiter(self.scores.keys(), np.int64, count),
@@ -81,13 +81,17 @@ class _Scores:
         if self._levels:
             levels = (self._levels.get(place, 0) for place in self.scores)
             state["levels"] = np.fromiter(levels, np.int64, count)
+        if self.weights:
+            state["weighted"] = np.fromiter(self.weights.keys(), np.int64, weighted)
+            state["weights"] = np.fromiter(self.weights.values(), np.float64, weighted)
         return state
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self.level = int(state["level"])
-        places = state["places"].tolist()
-        self.scores = dict(zip(places, state["scores"].tolist(), strict=True))
-        levels = state["levels"].tolist() if "levels" in state else [self.level] * len(places)
+        values = {name: each.tolist() for name, each in state.items() if isinstance(each, np.ndarray)}
+        self.level, places = int(state["level"]), values["places"]
+        self.scores = dict(zip(places, values["scores"], strict=True))
+        self.weights = dict(zip(values.get("weighted", ()), values.get("weights", ()), strict=True))
+        levels = values.get("levels", [self.level] * len(places))
         self._levels = {place: level for place, level in zip(places, levels, strict=True) if level}
 
 
@@ -137,7 +141,6 @@ class ScoreSample:
 
     def __init__(self, size: int = 50_000) -> None:
         self._usual, self._explored = _Scores(size), _Scores(size)
-        self._weights: dict[int, float] = {}  # those that are not 1
 
     def __len__(self) -> int:
         return len(self._usual.scores) + len(self._explored.scores)
@@ -150,7 +153,7 @@ class ScoreSample:
     @property
     def weighted(self) -> bool:
         """Whether the outcome of an event in the sample has a weight other than 1."""
-        return bool(self._weights)
+        return bool(self._usual.weights or self._explored.scores)
 
     def extend(
         self,
@@ -169,7 +172,7 @@ class ScoreSample:
             pass. 0: its outcome stands for nothing.
         """
         known = weights or {}
-        if not known and not self._weights:
+        if not known and not self.weighted:
             found = {
                 record.partition << OFFSET_BITS | record.position: score
                 for record, score in zip(records, scores, strict=True)
@@ -184,35 +187,26 @@ class ScoreSample:
     def add(self, partition: int, position: int, score: float, weight: float = 1.0) -> None:
         """Add the score of the event at a place, and the weight of its outcome."""
         place = partition << OFFSET_BITS | position
-        if self._weights.pop(place, 1.0) > 1.0:  # it is scored again
-            self._explored.pop(place)
-        elif weight > 1.0:
-            self._usual.pop(place)
         kind = self._explored if weight > 1.0 else self._usual
-        dropped = kind.add(place, score)
-        if weight != 1.0 and place in kind.scores:
-            self._weights[place] = weight
-        if dropped:
-            self._weights = {each: w for each, w in self._weights.items() if self._has(each)}
+        (self._usual if kind is self._explored else self._explored).pop(place)  # if it is scored again
+        kind.add(place, score, weight)
 
     def has(self, partition: int, position: int) -> bool:
         """Whether the score of the event at a place is in the sample."""
-        return self._has(partition << OFFSET_BITS | position)
-
-    def _has(self, place: int) -> bool:
+        place = partition << OFFSET_BITS | position
         return place in self._usual.scores or place in self._explored.scores
 
     def pop_many(self, records: Sequence[OrderedRecord]) -> TakenScores:
         """Take out events that are due."""
-        if not self._weights and self._usual.whole:
+        if not self.weighted and self._usual.whole:
             pop = self._usual.scores.pop
             found = [pop(each.partition << OFFSET_BITS | each.position, None) for each in records]
             return TakenScores(found, {}, {})
         taken = TakenScores([], {}, {})
         for n, record in enumerate(records):
             place = record.partition << OFFSET_BITS | record.position
-            weight = self._weights.pop(place, 1.0)
-            score, stands_for = (self._explored if weight > 1.0 else self._usual).pop(place)
+            kind = self._explored if place in self._explored.scores else self._usual
+            score, weight, stands_for = kind.pop(place)
             taken.scores.append(score)
             if weight != 1.0:
                 taken.weights[n] = weight
@@ -223,20 +217,12 @@ class ScoreSample:
     def to_state(self) -> dict[str, Any]:
         """State for `load`, as plain values and arrays."""
         state = self._usual.to_state()
-        if self._weights:
-            state["weighted"] = np.fromiter(self._weights.keys(), np.int64, len(self._weights))
-            state["weights"] = np.fromiter(self._weights.values(), np.float64, len(self._weights))
-        if self._explored.scores:
-            state["explored"] = self._explored.to_state()
-        return state
+        return {**state, "explored": self._explored.to_state()} if self._explored.scores else state
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
         self._usual.load(state)
         self._explored.load(state.get("explored", _Scores(0).to_state()))
-        self._weights = {}
-        if "weights" in state:
-            self._weights = dict(zip(state["weighted"].tolist(), state["weights"].tolist(), strict=True))
 
 
 class LateSample:
