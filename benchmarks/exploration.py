@@ -17,11 +17,11 @@ of runs that report no recall. "within .05" is of the others, "from 100" of thos
 
 from __future__ import annotations
 
-import statistics
+import math
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import _timing
 import numpy as np
@@ -47,7 +47,7 @@ MODES: list[tuple[str, int, float | None]] = [
 
 
 class Run(NamedTuple):
-    """One run: AUCs, standard error, numbers of positives and recalls; None: not reported."""
+    """One run: AUCs, standard error, numbers of positives and recalls; NaN: not reported."""
 
     frauds: int
     stopped: int
@@ -55,9 +55,9 @@ class Run(NamedTuple):
     true: float
     expected: float
     reported: float
-    stderr: float | None
+    stderr: float
     recall: float
-    recall_reported: float | None
+    recall_reported: float
 
 
 def drawn(rng: np.random.Generator, labels: np.ndarray) -> pd.DataFrame:
@@ -99,9 +99,9 @@ def run(payments: int, share: float | None, seed: int) -> Run:
         area(labels, scores),
         area(np.tile(both, len(more)), np.concatenate(more)),
         window.get(),
-        found.auc_stderr,
+        math.nan if found.auc_stderr is None else found.auc_stderr,
         float(caught.sum() / labels.sum()),
-        found.recall_at_threshold,
+        math.nan if found.recall_at_threshold is None else found.recall_at_threshold,
     )
 
 
@@ -122,29 +122,28 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
 
 
 def row(name: str, payments: int, runs: list[Run]) -> _timing.Row:
-    def mean(of: Callable[[Run], Any], chosen: list[Run] = runs) -> float | None:
-        return statistics.fmean(map(of, chosen)) if chosen else None
-
-    with_error = [each for each in runs if each.stderr is not None]
-    recalls = [each for each in runs if each.recall_reported is not None]
-    many = [each for each in recalls if each.explored >= 100]
-    return {
-        "mode": name,
-        "payments": payments,
-        "runs": len(runs),
-        "stopped": mean(lambda each: each.stopped / each.frauds),
-        "explored": mean(lambda each: each.explored),
-        "true": mean(lambda each: each.true),
-        "reported": mean(lambda each: each.reported),
-        "within": mean(lambda each: abs(each.reported - each.true) <= 0.015),
-        "no_error": 1.0 - len(with_error) / len(runs),
-        "covers": mean(lambda each: abs(each.reported - each.expected) <= 1.96 * each.stderr, with_error),
-        "few": 1.0 - len(recalls) / len(runs),
-        "recall": mean(lambda each: each.recall),
-        "recall_reported": mean(lambda each: each.recall_reported, recalls),
-        "recall_within": mean(lambda each: abs(each.recall_reported - each.recall) <= 0.05, recalls),
-        "recall_many": mean(lambda each: abs(each.recall_reported - each.recall) <= 0.05, many),
+    """The mean of each figure over the runs that have it; None: none has."""
+    each = Run(*np.array(runs, np.float64).T)
+    off = np.abs(each.reported - each.expected) / each.stderr
+    recall_off = np.abs(each.recall_reported - each.recall)
+    recall_within = np.where(np.isnan(recall_off), math.nan, recall_off <= 0.05)
+    figures = {
+        "stopped": each.stopped / each.frauds,
+        "explored": each.explored,
+        "true": each.true,
+        "reported": each.reported,
+        "within": np.abs(each.reported - each.true) <= 0.015,
+        "no_error": np.isnan(each.stderr),
+        "covers": np.where(np.isnan(off), math.nan, off <= 1.96),
+        "few": np.isnan(each.recall_reported),
+        "recall": each.recall,
+        "recall_reported": each.recall_reported,
+        "recall_within": recall_within,
+        "recall_many": np.where(each.explored >= 100, recall_within, math.nan),
     }
+    known = {key: values[~np.isnan(values)] for key, values in figures.items()}
+    means = {key: float(values.mean()) if len(values) else None for key, values in known.items()}
+    return {"mode": name, "payments": payments, "runs": len(runs), **means}
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
@@ -152,33 +151,21 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     columns = [
         ("explored", "mode", "<8"),
         ("payments", "payments", ">9"),
-        ("stopped", "stopped", ">8"),
-        ("positives", "explored", ">10"),
-        ("true", "true", ">7"),
-        ("reported", "reported", ">9"),
-        ("within .015", "within", ">12"),
-        ("no error", "no_error", ">9"),
-        ("covers", "covers", ">7"),
-        ("few", "few", ">7"),
-        ("recall", "recall", ">7"),
-        ("reported", "recall_reported", ">9"),
-        ("within .05", "recall_within", ">11"),
-        ("from 100", "recall_many", ">9"),
+        ("stopped", "stopped", ">8.2f"),
+        ("positives", "explored", ">10.1f"),
+        ("true", "true", ">7.3f"),
+        ("reported", "reported", ">9.3f"),
+        ("within .015", "within", ">12.3f"),
+        ("no error", "no_error", ">9.3f"),
+        ("covers", "covers", ">7.3f"),
+        ("few", "few", ">7.3f"),
+        ("recall", "recall", ">7.2f"),
+        ("reported", "recall_reported", ">9.2f"),
+        ("within .05", "recall_within", ">11.3f"),
+        ("from 100", "recall_many", ">9.3f"),
     ]
-    yield from _timing.table(columns, map(_printed, rows))
-
-
-def _printed(row: _timing.Row) -> _timing.Row:
-    """Figures as they are printed."""
-    decimals = {"stopped": 2, "explored": 1, "recall": 2, "recall_reported": 2}
-    return {
-        key: "-"
-        if value is None
-        else f"{value:.{decimals.get(key, 3)}f}"
-        if isinstance(value, float)
-        else value
-        for key, value in row.items()
-    }
+    known = ({key: math.nan if value is None else value for key, value in row.items()} for row in rows)
+    yield from (line.replace("nan", "  -") for line in _timing.table(columns, known))
 
 
 if __name__ == "__main__":
