@@ -89,8 +89,9 @@ def test_figures_are_those_of_all_events_where_high_scores_stop_them(
 ) -> None:
     """The threshold changes between the scores and the labels of a round, and a worker takes over another.
 
-    Scorers take the newest model, so that their scores differ from run to run: an AUC that is off by three
-    standard errors of independent samples, or a recall by four, comes less than once in 10,000 runs.
+    The topic has another name in each run, and so other coins, and scorers take the newest model: an AUC that
+    is off by three standard errors of independent samples, or a recall by four, comes less than once in
+    10,000 runs.
     """
     learner = f'class = "streampair.auc.PairOGD"\noptions = {{ seed = 1 }}\nscoring = "{scoring}"'
     output = f'[output]\nalert_above = 0.5\nexplore = {SHARE}\nexplore_key_file = "explore.key"\n'
@@ -153,8 +154,8 @@ def test_figures_are_those_of_all_events_where_high_scores_stop_them(
     assert quality.auc_stderr is not None
     assert found.auc == pytest.approx(weighed)
     assert abs(found.auc - truth) < 3 * quality.auc_stderr
-    if scoring == "inline":  # then nothing depends on which model was published when
-        assert abs(found.auc - truth) < 0.015 < 0.03 < truth - passed
+    if scoring == "inline":  # the models of scorers are behind, by how much differs from run to run
+        assert truth - passed > 0.03
     assert quality.explored_positives is not None
     assert quality.explored_positives > 30
     positive = np.array(frauds)
