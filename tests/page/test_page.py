@@ -475,6 +475,8 @@ def test_the_page_has_a_section_on_labels_that_come_later(run: Run, visit: Open)
     assert "leaves such events out" not in page.locator("body").inner_text()
     says(page, "12 so far. In the window of these figures 31 of them are positive.")
     says(page, "Left out are 3 outcomes of events that were to be stopped, of the sample of scores.")
+    note = page.locator("p.note", has_text="12 so far").bounding_box()
+    assert note["width"] == page.locator(".tiles").bounding_box()["width"]
     few_explored_positives(run, page)
     page.get_by_role("tab", name="Operation").click()
     run.publish_late(LATE, reading=True, lag=None, newest=None)
