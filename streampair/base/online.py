@@ -516,7 +516,7 @@ class OnlinePairLearner(Learner):
 
     def _allocate(self, names: tuple[Hashable, ...], header: Array, capacity: int) -> None:
         """A zeroed state array for these names and scalars."""
-        state = np.zeros(self._memory_at(capacity) + self._memory.cells(capacity))
+        state = np.zeros(self._memory_at(header, capacity) + self._memory.cells(capacity))
         state[: layout.HEADER] = header
         state[layout.CAP] = capacity
         self._memory.attach(state)
@@ -549,10 +549,10 @@ class OnlinePairLearner(Learner):
         start = layout.HEADER + which * int(self._state[layout.CAP])
         return self._state[start : start + self._columns.count]
 
-    def _memory_at(self, capacity: int) -> int:
+    def _memory_at(self, header: Array, capacity: int) -> int:
         """Start of the buffer's region."""
         if self._rule.linear:
-            return layout.HEADER + scaling.VECTORS * capacity
+            return layout.HEADER + _vector_count(header) * capacity
         return layout.HEADER + capacity + 4 * math.prod(self._rule.shape(capacity))
 
     def _vectors(self) -> dict[str, Array]:
@@ -585,7 +585,7 @@ class OnlinePairLearner(Learner):
 
     def _region(self) -> Array:
         """View of the buffer's region."""
-        return self._state[self._memory_at(int(self._state[layout.CAP])) :]
+        return self._state[self._memory_at(self._state, int(self._state[layout.CAP])) :]
 
     def _grow(self, new: list[Hashable], fixed: Collection[Hashable] = ()) -> None:
         """Give columns to new names; beyond `max_features` they share some."""
@@ -640,8 +640,9 @@ class OnlinePairLearner(Learner):
         vectors = self._vectors()
         self._allocate(self._columns.names, old[: layout.HEADER], capacity)
         if self._rule.linear:
+            count = _vector_count(old)
             source, target = (
-                state[layout.HEADER :][: scaling.VECTORS * cap].reshape(scaling.VECTORS, cap)
+                state[layout.HEADER :][: count * cap].reshape(count, cap)
                 for state, cap in ((old, before), (self._state, capacity))
             )
             target[:, :d] = source[:, :d]
@@ -1479,6 +1480,11 @@ class OnlinePairLearner(Learner):
         if isinstance(step_sizes(self), schedules.AdaGrad) and (vectors["previous"] < 0.0).any():
             raise ValueError("sums of squares below 0")
         return vectors
+
+
+def _vector_count(header: Array) -> int:
+    """How many vectors a state of a linear learner has."""
+    return scaling.VECTORS + (len(_RUNS) if header[layout.FADES_TO] else 0)
 
 
 def _kept_statistics(header: Array, has_fixed: bool) -> tuple[tuple[str, int], ...]:

@@ -26,8 +26,8 @@ from streampair.kernels.scaling import (
     RECORD,
     TOUCHED,
     UNIT,
-    VECTORS,
     WEIGHTS,
+    after_vectors,
     centre_row,
     column,
     effects,
@@ -378,7 +378,7 @@ def move(s: Array, y: float, moved: Array, count: int) -> None:
 @kernel
 def _partners(s: Array, y: float) -> tuple[float, int, int]:
     """Divisor of a sum over pairs, number of rows that a record of label y is paired with, and the first."""
-    at = HEADER + VECTORS * int(s[CAP])
+    at = after_vectors(s)
     if s[POLICY] != CLASSES:
         return s[FILLED], int(s[FILLED]), at
     # The mean over all past records, of which only the other class counts: its sample stands for it.
@@ -421,7 +421,7 @@ def _few_step(s: Array, places: Array, values: Array, y: float) -> None:
         moved = np.empty(rows * (values.shape[0] + int(s[ROOM])))
         count = _add_pairs(s, places, values, y, pairs, rows, at, moved)
         move(s, y, moved, -1 if s[L2] > 0.0 else count)
-    ogd_buffer(s, places, values, y, HEADER + VECTORS * int(s[CAP]), int(s[ROOM]))
+    ogd_buffer(s, places, values, y, after_vectors(s), int(s[ROOM]))
 
 
 @kernel
@@ -457,7 +457,7 @@ def _observed(s: Array, x: Array) -> Array:
 @kernel
 def _keep_whole(s: Array, x: Array, y: float) -> None:
     """Let a record that has all features into the buffer."""
-    ogd_buffer(s, view(s, 0, 0), x, y, HEADER + VECTORS * int(s[CAP]), int(s[ROOM]))
+    ogd_buffer(s, view(s, 0, 0), x, y, after_vectors(s), int(s[ROOM]))
 
 
 @kernel

@@ -78,9 +78,9 @@ LISTED = 17  # places of the centred columns, ascending
 RECORD = 18  # scratch: the record, centred
 EFFECT = 19  # weights times units, always
 PARTNER = 20  # scratch: the same of other weights
+VECTORS = 21  # how many there are, with the packed record; two more where spreads fade (FADES_TO):
 NEWEST = 21  # the newest value of a column: see `_is_constant`
 RUN = 22  # what the first of the values that are equal to it counts for, of those without another one between
-VECTORS = 23  # how many there are, with the packed record
 
 DENSE = 1
 SCALED = 2
@@ -307,6 +307,12 @@ def excess_row(s: Array, which: int, x: Array) -> float:
 def _is_due(count: float) -> bool:
     """Whether the unit is measured at this value."""
     return count < SETTLED or int(count) & 7 == 0
+
+
+@kernel
+def after_vectors(s: Array) -> int:
+    """Where the buffer of gradient steps begins."""
+    return HEADER + (VECTORS if s[FADES_TO] == 0.0 else VECTORS + 2) * int(s[CAP])
 
 
 @kernel

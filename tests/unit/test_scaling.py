@@ -516,6 +516,10 @@ def test_with_a_half_life_the_spread_of_a_column_that_stays_constant_fades_for_t
         assert statistic(restored, "variances", "a") < variances[-1]
     assert abs(scores[0]) < 1.0
     assert scores[0] == scores[1]
+    # Only learners with a half-life keep newest values and runs.
+    plain = auc.PairOGD(seed=0)
+    plain.learn_one({"a": 0.5}, True)
+    assert model._state.size == plain._state.size + 2
     # A column of two values has no spread that fades.
     model = auc.PairOGD(half_life=half_life, seed=0)
     learn(model, [({"a": float(t % 2 and t < 99)}, t % 2 == 0) for t in range(900)])
