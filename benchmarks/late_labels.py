@@ -37,7 +37,7 @@ from streampair_connectors.config import KafkaConfig
 from streampair_connectors.config.secrets import draw_key
 from streampair_connectors.kafka import create_topics
 from streampair_connectors.kafka.consumer import TopicReader
-from worker import BROKER, broker
+from worker import BROKER, broker, create
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -101,8 +101,6 @@ bootstrap_servers = "{bootstrap}"
 topic = "{mark}-{"events" if late else "labelled"}"
 {"" if late else 'label = "y"'}
 features = {json.dumps(names)}
-[output]
-timestamps = "now"
 [learner]
 {LEARNERS[learner]}
 [store]
@@ -126,6 +124,8 @@ def learned(page: str) -> float:
 def run(bootstrap: str, mark: str, names: list[str], learner: str, late: bool, count: int) -> Outcome:
     """Let a worker learn all events."""
     app = f"{mark}-{time.time_ns()}"
+    # The broker stamps scores when they come: it would soon delete those with the times of old events.
+    asyncio.run(create(bootstrap, f"{app}-scores", partitions=PARTITIONS, append_time=True))
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "app.toml"
         path.write_text(configuration(bootstrap, mark, app, names, learner, late))

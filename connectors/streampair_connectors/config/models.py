@@ -542,8 +542,6 @@ class OutputConfig(Table):
     max_message_bytes: Annotated[int, Field(ge=1024)] = 1_048_588  # the default of Kafka's brokers
     # Headers copied from an event to its score; only these, since readers of scores may not read the input.
     headers: list[str] = ["traceparent", "tracestate"]
-    # Timestamp of a score: that of its event, as in other stream processors, or the time of sending.
-    timestamps: Literal["event", "now"] = "event"
 
     @field_validator("topic", "dead_letter_topic", "model_topic")
     @classmethod

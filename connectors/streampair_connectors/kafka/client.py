@@ -383,8 +383,8 @@ FATAL: dict[type[BaseException], str] = {
     kafka_errors.AuthenticationFailedError: "check kafka.username and its password",
     kafka_errors.MessageSizeTooLargeError: "increase max.message.bytes of the topic, "
     "or decrease output.max_message_bytes",
-    kafka_errors.InvalidTimestampError: 'set output.timestamps = "now", or increase '
-    "message.timestamp.before.max.ms of the topic",
+    kafka_errors.InvalidTimestampError: "set message.timestamp.type=LogAppendTime on the topic, "
+    "or increase its message.timestamp.before.max.ms",
     kafka_errors.InvalidTopicError: "use a valid topic name",
     kafka_errors.UnsupportedVersionError: "use Apache Kafka 2.1 or newer",
     kafka_errors.UnsupportedCodecError: "install the package that reads snappy, lz4 and zstd: "

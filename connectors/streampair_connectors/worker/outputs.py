@@ -91,15 +91,10 @@ class OutputMessages:
             else write(encoder.rows(scored, places, model, explore))
         )
         headers = self._forwarded_headers(records)
-        if self._config.output.timestamps == "now":
-            messages = list(map(Message, keys, values, headers))
-        else:
-            # A producer's clock may be ahead, and brokers refuse future timestamps. 0 and -1: no timestamp.
-            now = self._host.now_ms
-            times = [
-                min(timestamp, now) if (timestamp := record.timestamp) > 0 else None for record in records
-            ]
-            messages = list(map(Message, keys, values, headers, times))
+        # A producer's clock may be ahead, and brokers refuse future timestamps. 0 and -1: no timestamp.
+        now = self._host.now_ms
+        times = [min(timestamp, now) if (timestamp := record.timestamp) > 0 else None for record in records]
+        messages = list(map(Message, keys, values, headers, times))
         self._alerts(out, messages, scored, places)
         topic, routes = self._config.output_topic, self._routes
         if routes.single(topic):
