@@ -19,14 +19,12 @@ from aiokafka.protocol.metadata import MetadataRequest_v2
 from aiokafka.protocol.transaction import InitProducerIdRequest_v0
 from aiokafka.protocol.types import (
     AbstractType,
-    Array,
     Boolean,
     CompactArray,
     CompactString,
     Int16,
     Int32,
     Schema,
-    String,
     TaggedFields,
 )
 
@@ -117,7 +115,7 @@ async def topic_origin(config: KafkaConfig, topic: str) -> TopicOrigin:
     try:
         await within(config, admin.start())
         found = await within(config, admin._send_request(_Identify(topic)))
-        if found.API_VERSION < _IdentifyStruct.API_VERSION:
+        if found.API_VERSION < _MetadataStruct.API_VERSION:
             return TopicOrigin(found.cluster_id or "", "")
         ids = [row[2].hex() for row in found.topics if row[0] == 0 and any(row[2])]
         return TopicOrigin(found.cluster_id or "", ids[0] if ids else "")
@@ -354,64 +352,6 @@ def creation_command(
     return f"kafka-topics.sh --create --bootstrap-server {config.bootstrap_servers} --topic {topic}{count}"
 
 
-class _MetadataResponse(Response):  # type: ignore[misc]
-    API_KEY: ClassVar[int] = 3
-    API_VERSION: ClassVar[int] = 8
-    SCHEMA: ClassVar[Schema] = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            Array(("node_id", Int32), ("host", String("utf-8")), ("port", Int32), ("rack", String("utf-8"))),
-        ),
-        ("cluster_id", String("utf-8")),
-        ("controller_id", Int32),
-        (
-            "topics",
-            Array(
-                ("error_code", Int16),
-                ("topic", String("utf-8")),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    Array(
-                        ("error_code", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", Array(Int32)),
-                        ("isr", Array(Int32)),
-                        ("offline_replicas", Array(Int32)),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-            ),
-        ),
-        ("cluster_authorized_operations", Int32),
-    )
-
-
-class _MetadataStruct(RequestStruct):  # type: ignore[misc]
-    API_KEY: ClassVar[int] = 3
-    API_VERSION: ClassVar[int] = 8
-    RESPONSE_TYPE: ClassVar[type[Response]] = _MetadataResponse
-    SCHEMA: ClassVar[Schema] = Schema(
-        ("topics", Array(String("utf-8"))),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-    )
-
-
-class _Metadata(Request[_MetadataStruct]):  # type: ignore[misc]
-    API_KEY: ClassVar[int] = 3
-
-    def __init__(self, topics: Sequence[str]) -> None:
-        self._topics = list(topics)
-
-    def build(self, request_struct_class: type[_MetadataStruct]) -> _MetadataStruct:
-        return request_struct_class(self._topics, False, False, True)
-
-
 class _Uuid(AbstractType[bytes]):  # type: ignore[misc]
     """16 bytes."""
 
@@ -424,7 +364,7 @@ class _Uuid(AbstractType[bytes]):  # type: ignore[misc]
         return data.read(16)
 
 
-class _IdentifyResponse(Response):  # type: ignore[misc]
+class _MetadataResponse(Response):  # type: ignore[misc]
     API_KEY: ClassVar[int] = 3
     API_VERSION: ClassVar[int] = 10
     SCHEMA: ClassVar[Schema] = Schema(
@@ -470,12 +410,12 @@ class _IdentifyResponse(Response):  # type: ignore[misc]
     )
 
 
-class _IdentifyStruct(RequestStruct):  # type: ignore[misc]
+class _MetadataStruct(RequestStruct):  # type: ignore[misc]
     """Metadata of version 10, which has the ids of topics. The client sends up to version 5."""
 
     API_KEY: ClassVar[int] = 3
     API_VERSION: ClassVar[int] = 10
-    RESPONSE_TYPE: ClassVar[type[Response]] = _IdentifyResponse
+    RESPONSE_TYPE: ClassVar[type[Response]] = _MetadataResponse
     FLEXIBLE_VERSION: ClassVar[bool] = True
     SCHEMA: ClassVar[Schema] = Schema(
         (
@@ -489,15 +429,28 @@ class _IdentifyStruct(RequestStruct):  # type: ignore[misc]
     )
 
 
-class _Identify(Request[MetadataRequest_v2 | _IdentifyStruct]):  # type: ignore[misc]
+class _Metadata(Request[_MetadataStruct]):  # type: ignore[misc]
+    """What this user may do with topics."""
+
+    API_KEY: ClassVar[int] = 3
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topics = topics
+
+    def build(self, request_struct_class: type[_MetadataStruct]) -> _MetadataStruct:
+        topics: list[Any] = [(bytes(16), topic, {}) for topic in self._topics]
+        return request_struct_class(topics, False, False, True, {})
+
+
+class _Identify(Request[MetadataRequest_v2 | _MetadataStruct]):  # type: ignore[misc]
     API_KEY: ClassVar[int] = 3
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
 
     def build(self, request_struct_class: Any) -> Any:
-        if request_struct_class is _IdentifyStruct:
-            return _IdentifyStruct([(bytes(16), self._topic, {})], False, False, False, {})
+        if request_struct_class is _MetadataStruct:
+            return _MetadataStruct([(bytes(16), self._topic, {})], False, False, False, {})
         return request_struct_class([self._topic])
 
 
@@ -534,7 +487,7 @@ async def _missing_rights(
     Returns
     -------
     list
-        Missing rights. Empty if the cluster has no authorizer, or is older than 2.3.
+        Missing rights. Empty if the cluster has no authorizer, or is older than 2.8.
 
     Raises
     ------
@@ -575,7 +528,7 @@ async def _missing_on_topics(
 ) -> list[Missing]:
     answer = await admin._send_request(_Metadata(list(topics)))
     missing: list[Missing] = []
-    for code, topic, _, _, allowed in answer.topics:
+    for code, topic, _, _, _, allowed, _ in answer.topics:
         wanted = topics[topic]
         if code == _TOPIC_DENIED:
             missing += [("topic", topic, operation) for operation in ("Describe", *wanted)]
