@@ -57,8 +57,11 @@ from streampair_connectors.worker import factory
 import streampair
 from streampair import auc, privacy
 from streampair.engine import Event, Lane, LaneId, Record
-from streampair.engine.testing import Driver
 from streampair.privacy import NoiseKey
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from harness.driver import Driver
 
 FEATURES = [f"x{i}" for i in range(8)]
 BATCH = 100

@@ -59,11 +59,13 @@ class LoggedLane(Lane):
 
     Examples
     --------
+    >>> import json
     >>> from streampair import auc
-    >>> from streampair.engine import ExternalState, LaneId, LoggedLane, Record
-    >>> from streampair.engine.testing import decode_json
+    >>> from streampair.engine import Event, ExternalState, LaneId, LoggedLane, Record
+    >>> def decode(record):
+    ...     return Event(**json.loads(record.value))
     >>> def lane():
-    ...     return LoggedLane(auc.PairOGD(seed=1), decode_json, LaneId("a", "t", 0))
+    ...     return LoggedLane(auc.PairOGD(seed=1), decode, LaneId("a", "t", 0))
     >>> first = lane()
     >>> first.read(b"").content is None
     True

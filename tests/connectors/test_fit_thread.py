@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from harness import lanes
+from harness.driver import Driver
 from streampair_connectors.worker.lane_manager import FitThread
 
 from streampair import auc
-from streampair.engine.testing import Driver
 
 
 def forest() -> Any:

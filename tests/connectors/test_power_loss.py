@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from harness import lanes
 from harness.disks import LOSSES, Disk
+from harness.driver import Died, Driver
 from harness.lying import KEY, Chained
 from streampair_connectors.stores import DirectoryLane, DirectoryStore, directory
 
 from streampair import auc, privacy
 from streampair.engine import LogAppend, Monitoring
-from streampair.engine.testing import Died, Driver
 from streampair.errors import StreampairError
 
 WORK: list[tuple[str, int]] = [

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from harness import pages
 from harness import steps as table
+from harness.driver import Driver
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import InputConfig
 from streampair_connectors.serve.scoring import Body, model_decoder, score_events
@@ -23,7 +24,6 @@ from streampair_connectors.worker.scoring import score_records
 from streampair import auc, models
 from streampair.engine import Record, Saving
 from streampair.engine.lane import Lane, LaneId
-from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
 from streampair.steps import KINDS
 

@@ -7,11 +7,11 @@ import random
 from typing import Any
 
 import pytest
+from harness.driver import Driver, decode_json
 from river import compose, dummy, forest, linear_model, naive_bayes, preprocessing, tree
 
 from streampair import auc
 from streampair.engine import Lane, LaneId, Record
-from streampair.engine.testing import Driver, decode_json
 
 WHERE: dict[str, Any] = {"identity": LaneId("a", "t", 0), "saving": None, "breaker": None}
 MAKES = {

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 from harness import lanes
+from harness.driver import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair.engine import LaneId
 from streampair.engine.lane import Lane, Record, Scored
-from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.errors import SnapshotError
 from streampair.privacy import NoiseKey
 

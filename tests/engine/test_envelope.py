@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import lanes
+from harness.driver import Driver
 from harness.support import in_one_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from streampair import auc
 from streampair.engine import LaneId, Monitoring, RegretConfig, Saving
 from streampair.engine import snapshot as envelope
 from streampair.engine.snapshot import pack, unpack
-from streampair.engine.testing import Driver
 from streampair.errors import ConfigError, LaneStoppedError, SnapshotError
 
 arrays = st.sampled_from(["bool", "int8", "int32", "int64", "uint8", "uint64", "float32", "float64"]).flatmap(

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.driver import decode_json
 
 from streampair import auc
 from streampair.engine import ExternalState, LaneId, LoggedLane, Monitoring, OrderedRecord
 from streampair.engine.delays import ScoreSample
 from streampair.engine.exploration import Exploration, weight_of
 from streampair.engine.records import LABEL_LATER, LABEL_STOPPED
-from streampair.engine.testing import decode_json
 from streampair.evaluation import quality_of
 
 CODES = (None, False, True, None, None)

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 from harness import lanes
+from harness.driver import Driver, decode_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
@@ -27,7 +28,6 @@ from streampair.engine import LaneId, Monitoring, RegretConfig, Saving, pipeline
 from streampair.engine.lane import Breaker, Event, Lane, Record
 from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.records import EventRows
-from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError, SnapshotError
 
 LANE = LaneId("a", "t", 0)
@@ -520,7 +520,7 @@ def test_the_outputs_are_a_function_of_the_records() -> None:
     """In every process, whatever Python's hash seed."""
     code = (
         "import hashlib\nfrom harness import lanes\n"
-        "from streampair.engine.testing import Driver\n"
+        "from harness.driver import Driver\n"
         "driver = Driver(lanes.MODELS['union|PairOGD'], **lanes.OPTIONS)\n"
         "out = driver.feed([*lanes.stream(60), b'junk', *lanes.stream(60, seed=1, names='bcd')])\n"
         "print(hashlib.sha256(repr((out, lanes.content(driver.lane.snapshot()))).encode()).hexdigest())"

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from harness.driver import decode_json
 from river import linear_model, preprocessing
 
 from streampair import auc, privacy
@@ -15,7 +16,6 @@ from streampair.engine import ExternalState, Lane, LaneId, LoggedLane, OrderedRe
 from streampair.engine.delays import LateSample
 from streampair.engine.labels import digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_STOPPED
-from streampair.engine.testing import decode_json
 from streampair.errors import PrivacyError
 from streampair.privacy import NoiseKey
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 from harness import lanes
+from harness.driver import CommittedOffset, Died, Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
 from streampair.engine import LogDamagedError, LogKey, Register, UnusableLogError, lane_log
-from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, StartEntry
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 from streampair.privacy import EntityLimit, NoiseKey

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from harness import lanes
+from harness.driver import CommittedOffset, Died, Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
 from streampair.engine import LogDamagedError, UnusableLogError, recovery
-from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, split_digests
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 

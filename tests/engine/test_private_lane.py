@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from harness import lanes
+from harness.driver import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import base, compose, ensemble, feature_selection, linear_model, preprocessing, stats
@@ -16,7 +17,6 @@ from river import base, compose, ensemble, feature_selection, linear_model, prep
 from streampair import auc, metric, privacy, ranking
 from streampair.engine import LaneId, Monitoring, RegretConfig
 from streampair.engine.lane import Breaker, Event, Lane, Record
-from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
 from streampair.preprocessing import Bounds, Guarded, Hashing, OneHot, RandomFourier, UnitBall
 from streampair.privacy import check_pipeline, pipeline_check

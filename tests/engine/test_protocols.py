@@ -6,12 +6,12 @@ import inspect
 from typing import Any
 
 import pytest
+from harness.driver import Driver
 from river import dummy, linear_model, preprocessing
 
 from streampair import auc, metric, ranking
 from streampair.engine.foreign import ForeignLearner
 from streampair.engine.protocols import LaneLearner, PrivateModel, Scorer, SerializableStep, missing
-from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
 from streampair.privacy.pipeline_check import is_private
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from harness import lanes
+from harness.driver import Driver
 from river import compose, preprocessing
 
 from streampair import auc, losses, metric
-from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
 
 ROWS = lanes.stream(300)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from harness import lanes
+from harness.driver import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
 from streampair.engine import ExternalState, Lane, LaneId, LogAppend, LoggedLane, Record
 from streampair.engine.reservations import Reservations
-from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.engine.wal import Chain, Digests, LogDamagedError, Register, split_digests
 from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
 from streampair.privacy.accounting import promised_epsilon

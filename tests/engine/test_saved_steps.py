@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import steps as table
+from harness.driver import decode_json
 from river import compose, feature_extraction, preprocessing, stats
 
 from streampair import auc, steps
@@ -16,7 +17,6 @@ from streampair.engine import Saving
 from streampair.engine.lane import Lane, LaneId
 from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.snapshot import pack, unpack
-from streampair.engine.testing import decode_json
 from streampair.errors import ConfigError, SnapshotError
 
 names = pytest.mark.parametrize("name", list(table.STEPS))

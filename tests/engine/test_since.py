@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from harness.driver import decode_json
 
 from streampair import auc
 from streampair.engine import ExternalState, Lane, LaneId, LoggedLane, Record
 from streampair.engine.snapshot import pack, unpack
-from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
 
 FIRST = 1_700_000_000_000  # milliseconds

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from harness import lanes
+from harness.driver import CommittedOffset, Died, Driver, MemoryStore, decode_json
 
 from streampair import auc, models
 from streampair.engine import Record
 from streampair.engine.fits import Fits
-from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.engine.wal import Chain, ModelEntry, SnapshotEntry
 from streampair.errors import PrivacyError, SnapshotError
 from streampair.privacy.mechanisms import dp_forest

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from harness.driver import decode_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from streampair import auc
 from streampair.engine import ExternalState, LaneId, LoggedLane, OrderedRecord
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.source import ORDER_NOT_COVERED, Positions, after, longer, ranges_of
-from streampair.engine.testing import decode_json
 from streampair.engine.wal import Chain, LogKey, Range, RangesEntry
 from streampair.errors import SnapshotError
 

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from harness.driver import decode_json
 
 from streampair import auc, privacy
 from streampair.engine import ExternalState, LaneId, LoggedLane, Record
 from streampair.engine.snapshot import KEPT, Dates, rows_of
-from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
 
 NOON = 1_700_000_000_000  # milliseconds

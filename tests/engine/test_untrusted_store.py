@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from harness import lying
+from harness.driver import CommittedOffset, Died, MemoryStore
 from harness.lying import KEY, OTHER, World
 
 from streampair.engine import ExternalState, Record
-from streampair.engine.testing import CommittedOffset, Died, MemoryStore
 from streampair.errors import StoreError, StreampairError
 
 pytestmark = pytest.mark.filterwarnings("ignore:the privacy guarantee")

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from harness.driver import Driver, MemoryStore
+
 from streampair import auc, buffers, losses, metric, privacy, ranking
-from streampair.engine.testing import Driver, MemoryStore
 from streampair.engine.wal import Chain, SnapshotEntry
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from streampair.engine.testing import Died
+from harness.driver import Died
 
 LOSSES: Final = ("unflushed", "contents", "ordered", "killed")
 

@@ -21,10 +21,10 @@ from streampair_connectors.config import parse_config
 from streampair_connectors.kafka import Span
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 
+from harness.driver import decode_json
 from streampair.engine import ExternalState, LaneId, LoggedLane, OrderedRecord
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, Scored
-from streampair.engine.testing import decode_json
 from streampair.errors import RecordError
 
 __all__ = ["AFTER", "BEGIN", "LATENESS", "TICK", "Event", "Message", "Trace", "run"]

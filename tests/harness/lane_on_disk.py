@@ -12,8 +12,8 @@ from streampair_connectors.config import load_config
 from streampair_connectors.stores import DirectoryStore
 from streampair_connectors.worker.factory import build_logged_lane, draws_key
 
+from harness.driver import CommittedOffset, Driver
 from streampair.engine import LogAppend, LoggedLane, OrderedRecord, Record
-from streampair.engine.testing import CommittedOffset, Driver
 from streampair.privacy import NoiseKey
 
 

@@ -17,8 +17,8 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from harness.driver import CommittedOffset, Died, Driver, MemoryStore
 from streampair.engine import Event, LogAppend, LogKey, Monitoring, Record, RecordRef, Register, Scored
-from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore
 from streampair.engine.wal import Chain, CommitEntry, OverrideEntry, SnapshotEntry, StartEntry
 from streampair.errors import PrivacyError, StreampairError
 from streampair.privacy import NoiseKey, Origin

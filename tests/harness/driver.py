@@ -1,6 +1,6 @@
-"""A test driver of lanes: a topic in memory, commits, and crashes at any durable step.
+"""A driver of lanes: a topic in memory, commits, and crashes at any durable step.
 
-It is for users' tests too: it needs no broker and no files, and runs the same lane as production.
+It needs no broker and no files, and runs the same lane as production.
 """
 
 from __future__ import annotations
@@ -166,26 +166,6 @@ class Driver:
         Number of durable steps until the process dies; None: it lives.
     first
         The first offset that the topic still has: retention has removed the records before it.
-
-    Examples
-    --------
-    >>> from streampair import auc
-    >>> from streampair.engine.testing import Died, Driver
-    >>> driver = Driver(lambda: auc.PairOGD(seed=1))
-    >>> driver.feed([({"amount": 0.2}, False), ({"amount": 0.9}, True)]).next_offset
-    2
-    >>> driver.commit()
-    >>> driver.feed([({"amount": 0.5}, False), b"not an event"]).dead_letters[0].stage
-    'decode'
-    >>> driver.die_after = 0
-    >>> try:
-    ...     driver.commit()
-    ... except Died:
-    ...     driver.start()
-    >>> driver.lane.next_offset
-    2
-    >>> driver.catch_up().next_offset
-    4
     """
 
     def __init__(
