@@ -454,23 +454,6 @@ def test_the_demo_for_machines() -> None:
     assert rows["PairOGD"]["epsilon_spent"] is None
 
 
-def test_the_demo_with_late_labels() -> None:
-    """The whole command: each event has a score and is learned with the label of its chargeback."""
-    process = demo("--late-labels", "--rate", "1200", "--json")
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 0, err
-    assert "their chargebacks come up to 45 days later" in err
-    result = json.loads(out)
-    rows = {row["learner"]: row for row in result["learners"]}
-    assert rows.keys() == {"PairOGD", "PairFTRL", "Forest"}
-    for row in rows.values():
-        assert row["scores"] == row["learned"] == result["events"] == 2400
-        assert 0 <= row["labels_too_late"] < result["fraud"]
-    assert rows["PairFTRL"]["epsilon_spent"] == pytest.approx(1.0, abs=0.01)
-    assert rows["PairFTRL"]["guarantee"]
-    assert rows["Forest"]["epsilon_spent"] is None
-
-
 def test_the_demo_prints_its_table_and_serves_its_metrics_until_interrupted(temporary: Path) -> None:
     """The whole command, as a reader of the README starts it."""
     with demo("--rate", "4000", "--seed", "5", "--serve") as process:

@@ -146,9 +146,6 @@ def demo(
     serve: Annotated[
         bool, typer.Option("--serve", help="Print the dashboard's address, and serve it until Ctrl-C.")
     ] = False,
-    late_labels: Annotated[
-        bool, typer.Option("--late-labels", help="Payments, whose chargebacks come up to 45 days later.")
-    ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of dashboard and metrics; 0 takes a free one.")
     ] = 0,
@@ -158,17 +155,13 @@ def demo(
 
     Needs neither Kafka nor a configuration: it starts an in-process broker, and the events are River's
     Phishing data. Takes a few seconds. The table at the end is computed from the scores in the output topics.
-
-    With --late-labels the events are synthetic payments. Each is scored when it comes, and learned 30 days
-    later, which are three seconds here: as fraud if a chargeback has come by then.
     """
-    from streampair_connectors.cli.demo import Demo, LateDemo, run_demo
+    from streampair_connectors.cli.demo import run_demo
 
     with _errors(as_json):
         logs.configure("error")
         console = Console(stderr=as_json)
-        kind = LateDemo if late_labels else Demo
-        result = run_demo(kind, rate=rate, seed=seed, serve=serve, port=port, console=console)
+        result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
         if as_json:
             typer.echo(json.dumps(result))
 

@@ -8,12 +8,11 @@ offset with the labels of the events read back from the input topic.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from streampair_connectors.kafka import (
     PartitionReader,
     Producer,
     ReadPositions,
-    RecordReader,
     ended,
 )
 from streampair_connectors.kafka.embedded import EmbeddedBroker
@@ -48,13 +46,12 @@ __all__ = [
     "DELTA",
     "EPSILON",
     "Demo",
-    "LateDemo",
     "ReadBack",
     "run_demo",
 ]
 
 
-LABEL = "is_phishing"
+TOPIC, LABEL = "phishing", "is_phishing"
 EPSILON, DELTA = 1.0, 1e-4
 # Generous: the demo takes about four seconds at the default rate. A slow machine may take longer.
 _PATIENCE_SECONDS = 120.0
@@ -72,19 +69,15 @@ class ReadBack:
     last: float = 0.0
 
 
-def run_demo(
-    kind: type[Demo], *, rate: float, seed: int, serve: bool, port: int, console: Console
-) -> dict[str, Any]:
+def run_demo(*, rate: float, seed: int, serve: bool, port: int, console: Console) -> dict[str, Any]:
     """Run the demo and print its table.
 
     Parameters
     ----------
-    kind
-        The demo.
     rate
         Events a second.
     seed
-        Seed of the events, or of their order.
+        Seed of the order of the events.
     serve, port
         Whether to serve dashboard and metrics until Ctrl-C, and their port.
     console
@@ -96,16 +89,12 @@ def run_demo(
         The numbers of the table, by application.
     """
     with tempfile.TemporaryDirectory(prefix="streampair-demo-") as directory, EmbeddedBroker() as broker:
-        demo = kind(broker, Path(directory), rate=rate, seed=seed, serve=serve, port=port, console=console)
+        demo = Demo(broker, Path(directory), rate=rate, seed=seed, serve=serve, port=port, console=console)
         return asyncio.run(demo.run())
 
 
 class Demo:
     """Sends events, runs three workers, and reads their scores back."""
-
-    data = "Phishing"
-    topic = "phishing"
-    columns: Sequence[str] = ("AUC", "last fifth", "events/s", "epsilon", "regret")
 
     def __init__(
         self,
@@ -124,7 +113,8 @@ class Demo:
         self._serve = serve
         self._port = port
         self._console = console
-        self._events = self._made(random.Random(seed))  # noqa: S311  # an order, not a secret
+        self._events = list(Phishing())
+        random.Random(seed).shuffle(self._events)  # noqa: S311  # an order, not a secret
         self._telemetry = Telemetry()
         self._kafka = KafkaConfig(
             bootstrap_servers=broker.bootstrap_servers, session_timeout=Duration.of("30s")
@@ -132,53 +122,19 @@ class Demo:
         self._labels: dict[int, bool] = {}
         self._stopping = asyncio.Event()
 
-    def _made(self, rng: random.Random) -> list[tuple[dict[str, Any], bool]]:
-        """The events and their labels."""
-        events = list(Phishing())
-        rng.shuffle(events)
-        return events
-
-    def _tables(self) -> dict[str, Any]:
-        """Tables of the configurations that say where the labels are."""
-        return {"input": {"label": LABEL}}
-
-    def _topics(self, config: Config) -> list[str]:
-        """The topics of one application."""
-        return [config.output_topic, config.dead_letter_topic]
-
-    def _shared_topics(self) -> list[str]:
-        """The topics that all applications read."""
-        return [self.topic]
-
-    def _introduction(self) -> str:
-        return (
-            f"Phishing: {len(self._events)} events at {self._rate:g}/s into topic {self.topic!r} of an "
-            "embedded broker"
-        )
-
-    def _learners(self) -> dict[str, dict[str, Any]]:
-        """The learners, by the name of their application."""
-        return {
-            "demo-pairogd": {"class": "streampair.auc.PairOGD"},
-            "demo-pairftrl": self._private(),
-            "demo-logistic": {
-                "class": "river.linear_model.LogisticRegression",
-                "allow_pickle": True,
-            },
-        }
-
-    def _private(self) -> dict[str, Any]:
-        options = {"epsilon": EPSILON, "delta": DELTA, "horizon": len(self._events)}
-        return {"class": "streampair.auc.PairFTRL", "options": options}
-
     def _configs(self) -> Iterator[Config]:
         names = sorted(self._events[0][0])
-        tables, key = self._tables(), self._directory / "store.key"
+        key = self._directory / "store.key"
         draw_key(key)
-        for app, learner in self._learners().items():
+        options = {"epsilon": EPSILON, "delta": DELTA, "horizon": len(self._events)}
+        learners = {
+            "demo-pairogd": {"class": "streampair.auc.PairOGD"},
+            "demo-pairftrl": {"class": "streampair.auc.PairFTRL", "options": options},
+            "demo-logistic": {"class": "river.linear_model.LogisticRegression", "allow_pickle": True},
+        }
+        for app, learner in learners.items():
             yield parse_config(
                 {
-                    **tables,
                     "app": app,
                     "kafka": {
                         "bootstrap_servers": self._broker.bootstrap_servers,
@@ -186,8 +142,8 @@ class Demo:
                     },
                     # The features lie in [0, 1] by construction: the bounds are public.
                     "input": {
-                        **tables["input"],
-                        "topic": self.topic,
+                        "label": LABEL,
+                        "topic": TOPIC,
                         "features": {n: [0.0, 1.0] for n in names},
                     },
                     "learner": learner,
@@ -198,8 +154,10 @@ class Demo:
 
     async def run(self) -> dict[str, Any]:
         configs = list(self._configs())
-        for topic in [*self._shared_topics(), *(name for c in configs for name in self._topics(c))]:
-            self._broker.create_topic(topic)
+        self._broker.create_topic(TOPIC)
+        for config in configs:
+            self._broker.create_topic(config.output_topic)
+            self._broker.create_topic(config.dead_letter_topic)
         apps = [ReadBack(c, Worker(c, telemetry=self._telemetry)) for c in configs]
         server = MetricsServer(self._telemetry, MetricsConfig(address=Address("127.0.0.1", self._port)))
         await server.start()
@@ -207,7 +165,8 @@ class Demo:
         workers = [asyncio.create_task(a.worker.run()) for a in apps]
         try:
             self._console.print(
-                f"{self._introduction()}; metrics: {server.url}/metrics",
+                f"Phishing: {len(self._events)} events at {self._rate:g}/s into topic {TOPIC!r} of an "
+                f"embedded broker; metrics: {server.url}/metrics",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -266,39 +225,19 @@ class Demo:
         never = asyncio.Event()
         try:
             sent = 0
-            while not self._all_sent(sent):
-                seconds = time.monotonic() - start
-                due = min(int(seconds * self._rate) + 1, len(self._events))
-                for target, messages in self._messages(range(sent, due), seconds):
-                    await producer.send(target, messages)
-                sent = max(due, sent)
+            while sent < len(self._events):
+                due = min(int((time.monotonic() - start) * self._rate) + 1, len(self._events))
+                values = [msgspec.json.encode({**x, LABEL: bool(y)}) for x, y in self._events[sent:due]]
+                await producer.send(Partition(TOPIC, 0), [Message(None, value) for value in values])
+                sent = due
                 await producer.flush(never, lambda _: None)
                 await asyncio.sleep(0.02)
         finally:
             await producer.stop()
 
-    def _all_sent(self, events: int) -> bool:
-        """Whether nothing is left to be sent after so many events."""
-        return events == len(self._events)
-
-    def _messages(self, numbers: range, seconds: float) -> Iterator[tuple[Partition, list[Message]]]:
-        """What is sent at this time: the next events."""
-        encode = msgspec.json.encode
-        events = [self._events[number] for number in numbers]
-        yield Partition(self.topic, 0), [Message(None, encode({**x, LABEL: bool(y)})) for x, y in events]
-
-    def _label(self, offset: int, event: Any) -> bool:
-        """The label of an event that was read back."""
-        label: bool = event[LABEL]
-        return label
-
-    def _learned(self, apps: list[ReadBack]) -> bool:
-        """Whether all events were learned: here, each when it is scored."""
-        return True
-
     async def _collect(self, apps: list[ReadBack]) -> None:
         """Read labels and scores back from the topics, and show progress."""
-        source = Partition(self.topic, 0)
+        source = Partition(TOPIC, 0)
         outputs = {Partition(a.config.output_topic, 0): a for a in apps}
         reader = PartitionReader(
             self._kafka, [source, *outputs], on_lost=lambda *place: positions.lost(*place)
@@ -325,14 +264,12 @@ class Demo:
         }
         try:
             with progress:
-                while (
-                    any(a.seen < count for a in apps) or len(self._labels) < count or not self._learned(apps)
-                ):
+                while any(a.seen < count for a in apps) or len(self._labels) < count:
                     for partition, span in positions.take(await reader.poll(0.1)).items():
                         if partition == source:
                             for record in span.records:
                                 event = msgspec.json.decode(record.value or b"null")
-                                self._labels[record.offset] = self._label(record.offset, event)
+                                self._labels[record.offset] = event[LABEL]
                             continue
                         app = outputs[partition]
                         for record in span.records:
@@ -388,37 +325,28 @@ class Demo:
                     "regret_stderr": None if regret is None else regret.stderr,
                 }
             )
-        return {"dataset": self.data, "events": count, "rate": self._rate, "learners": rows}
-
-    def _caption(self) -> str:
-        return (
-            f"epsilon at delta {DELTA:g}; none: no privacy. Regret: against the best fixed weights, "
-            "of norm 1 at most (PairFTRL: 3)."
-        )
+        return {"dataset": "Phishing", "events": count, "rate": self._rate, "learners": rows}
 
     def _print(self, result: dict[str, Any]) -> None:
         table = Table(
             title="From the scores read back from the output topics",
-            caption=self._caption(),
+            caption=f"epsilon at delta {DELTA:g}; none: no privacy. Regret: against the best fixed weights, "
+            "of norm 1 at most (PairFTRL: 3).",
         )
         table.add_column("learner", no_wrap=True)
-        for name in self.columns:
+        for name in ("AUC", "last fifth", "events/s", "epsilon", "regret"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in result["learners"]:
-            cells = self._cells(row)
-            table.add_row(row["learner"], *(cells[name] for name in self.columns))
+            epsilon, regret = row["epsilon_spent"], row["regret_total"]
+            table.add_row(
+                row["learner"],
+                _number(row["auc"]),
+                _number(row["auc_last_fifth"]),
+                f"{row['events_per_second']:.0f}",
+                "none" if epsilon is None else _number(epsilon),
+                "-" if regret is None else f"{regret:.1f} ± {row['regret_stderr']:.1f}",
+            )
         self._console.print(table)
-
-    def _cells(self, row: dict[str, Any]) -> dict[str, str]:
-        """The cells of a learner, by column."""
-        epsilon, regret = row["epsilon_spent"], row["regret_total"]
-        return {
-            "AUC": _number(row["auc"]),
-            "last fifth": _number(row["auc_last_fifth"]),
-            "events/s": f"{row['events_per_second']:.0f}",
-            "epsilon": "none" if epsilon is None else _number(epsilon),
-            "regret": "-" if regret is None else f"{regret:.1f} ± {row['regret_stderr']:.1f}",
-        }
 
 
 def auc(scores: list[float], labels: list[bool]) -> float | None:
@@ -444,138 +372,3 @@ def _rate(app: ReadBack) -> float:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-PAYMENTS = 2400
-LABELS_TOPIC = "chargebacks"
-DAY_SECONDS = 0.1  # ten days pass in a second
-AFTER_DAYS = 30
-_SLOWEST_DAYS = 45  # of a chargeback; about one in four comes too late
-
-
-class LateDemo(Demo):
-    """Synthetic payments, one in ten of them fraud; the chargeback of a fraud comes up to 45 days later."""
-
-    data = "payments"
-    topic = "payments"
-    columns = ("AUC", "last fifth", "too late", "epsilon", "regret")
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._delays: dict[int, float] = {}  # days until the chargeback, by the number of the payment
-        self._too_late: dict[str, int] = {}  # chargebacks sent on, by application
-        super().__init__(*arguments, **options)
-        self._chargebacks = sorted(
-            (number / self._rate + days * DAY_SECONDS, number) for number, days in self._delays.items()
-        )
-
-    def _made(self, rng: random.Random) -> list[tuple[dict[str, Any], bool]]:
-        events = [_payment(rng) for _ in range(PAYMENTS)]
-        for number, (_, fraud) in enumerate(events):
-            if fraud:
-                self._delays[number] = _SLOWEST_DAYS * rng.random() ** 1.5
-        return events
-
-    def _learners(self) -> dict[str, dict[str, Any]]:
-        return {
-            "demo-pairogd": {"class": "streampair.auc.PairOGD"},
-            "demo-pairftrl": self._private(),
-            "demo-forest": {"class": "streampair.auc.Forest", "options": {"trees": 20}},
-        }
-
-    def _tables(self) -> dict[str, Any]:
-        return {
-            "input": {},
-            "label_input": {
-                "topic": LABELS_TOPIC,
-                "id": "key",
-                "after": f"{round(AFTER_DAYS * DAY_SECONDS * 1000)}ms",
-                "absent": False,
-                "lateness": "200ms",
-            },
-        }
-
-    def _topics(self, config: Config) -> list[str]:
-        assert config.late_labels_topic is not None
-        return [*super()._topics(config), config.late_labels_topic]
-
-    def _shared_topics(self) -> list[str]:
-        return [self.topic, LABELS_TOPIC]
-
-    def _introduction(self) -> str:
-        return (
-            f"{PAYMENTS} payments at {self._rate:g}/s into topic {self.topic!r} of an embedded broker, "
-            f"{len(self._delays)} of them fraud; their chargebacks come up to {_SLOWEST_DAYS} days later "
-            f"(a second is {1 / DAY_SECONDS:.0f} days), and a payment is learned after {AFTER_DAYS} days"
-        )
-
-    def _all_sent(self, events: int) -> bool:
-        return super()._all_sent(events) and not self._chargebacks
-
-    def _messages(self, numbers: range, seconds: float) -> Iterator[tuple[Partition, list[Message]]]:
-        encode = msgspec.json.encode
-        if numbers:
-            yield (
-                Partition(self.topic, 0),
-                [Message(_id(number), encode(self._events[number][0])) for number in numbers],
-            )
-        due = [number for moment, number in self._chargebacks if moment <= seconds and number < numbers.stop]
-        if due:
-            yield Partition(LABELS_TOPIC, 0), [Message(_id(number), b"{}") for number in due]
-            sent = set(due)
-            self._chargebacks = [each for each in self._chargebacks if each[1] not in sent]
-
-    def _label(self, offset: int, event: Any) -> bool:
-        return self._events[offset][1]
-
-    def _learned(self, apps: list[ReadBack]) -> bool:
-        return all(self._count_learned(app) == len(self._events) for app in apps)
-
-    def _count_learned(self, app: ReadBack) -> int:
-        gauges = self._gauges(app)
-        return 0 if gauges is None else int(gauges.events["learned"])
-
-    async def _collect(self, apps: list[ReadBack]) -> None:
-        await super()._collect(apps)
-        lookup = RecordReader(self._kafka)
-        try:
-            for app in apps:
-                topic = app.config.late_labels_topic
-                assert topic is not None
-                first, end = (await lookup.spans([Partition(topic, 0)]))[0]
-                self._too_late[app.config.app] = end - first
-        finally:
-            await lookup.stop()
-
-    def _result(self, apps: list[ReadBack]) -> dict[str, Any]:
-        result = super()._result(apps)
-        for row, app in zip(result["learners"], apps, strict=True):
-            row["learned"] = self._count_learned(app)
-            row["labels_too_late"] = self._too_late[app.config.app]
-        return {**result, "fraud": len(self._delays)}
-
-    def _cells(self, row: dict[str, Any]) -> dict[str, str]:
-        return {**super()._cells(row), "too late": str(row["labels_too_late"])}
-
-    def _caption(self) -> str:
-        return (
-            f"AUC: includes the first {AFTER_DAYS} days, when nothing was learned yet. Too late: chargebacks "
-            f"sent on to APP-late-labels so far. {super()._caption()}"
-        )
-
-
-def _id(number: int) -> bytes:
-    return b"payment-%d" % number
-
-
-def _payment(rng: random.Random) -> tuple[dict[str, Any], bool]:
-    """Features in [0, 1], and whether it is fraud."""
-    fraud = rng.random() < 0.1
-    shift = 0.9 if fraud else 0.0
-
-    def share(weight: float) -> float:
-        return round(1 / (1 + math.exp(-rng.gauss(weight * shift - 0.5, 0.8))), 4)
-
-    x = {"amount": share(1.2), "distance": share(1.0), "tries": share(1.5)}
-    x["new_device"] = float(rng.random() < (0.6 if fraud else 0.15))
-    x["night"] = float(rng.random() < (0.5 if fraud else 0.3))
-    return x, fraud
