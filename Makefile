@@ -13,7 +13,6 @@
 #   make count    lines, keys of configuration, tests, import circles, words of pages
 #   make wheel    a wheel with compiled kernels, for this version of Python
 #   make sbom     the bill of materials of an installation, checked against the pins
-#   make soak     a long run on a real broker, workers killed throughout: nothing lost, nothing grows
 #   make rivals   other libraries on the same streams, each in an environment of its own
 #   make simulate     real workers in virtual time, on a cluster in memory: 1,000 seeds of faults
 #   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
@@ -33,7 +32,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test everything test-python repeat search simulate search-log fuzz verify mutate count bench audit soak sbom wheel utility rivals readme docs docs-env lint format clean
+.PHONY: help env dashboards prometheus demo test everything test-python repeat search simulate search-log fuzz verify mutate count bench audit sbom wheel utility rivals readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -144,10 +143,6 @@ bench: $(STAMP)
 # Each mechanism, attacked: its claim, what the attack shows, and the defects that it catches.
 audit: $(STAMP)
 	$(BIN)/python benchmarks/audit.py $(ARGS)
-
-# A hundred million events, hours long. make soak ARGS="--events 2000000 --lanes forest" is shorter.
-soak: $(STAMP)
-	$(BIN)/python benchmarks/soak.py $(ARGS)
 
 utility: $(STAMP)
 	$(BIN)/python benchmarks/utility.py --plot docs/images/utility.svg
