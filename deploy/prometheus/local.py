@@ -2,7 +2,7 @@
 
     python local.py [METRICS_URL] [--port 9090] [--data DIRECTORY] [--print]
 
-METRICS_URL is what `streampair run`, `replay --serve` and `demo --serve` print; http://127.0.0.1:9464/metrics
+METRICS_URL is what `streampair run` and `demo --serve` print; http://127.0.0.1:9464/metrics
 without it. The configuration is deploy/prometheus/prometheus.yml with that one target; --print shows it and
 starts nothing. Ctrl-C ends Prometheus.
 """

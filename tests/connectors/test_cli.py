@@ -6,14 +6,12 @@ import asyncio
 import gzip
 import json
 import math
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import tomllib
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -606,40 +604,6 @@ def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
     assert json.loads(done.stdout)["offset"] == 0
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
-
-
-def test_replay_serves_metrics_until_interrupted(config: Path) -> None:
-    file = config.with_name("events.jsonl")
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows()))
-    command = [
-        sys.executable,
-        "-m",
-        "streampair_connectors",
-        "replay",
-        config,
-        file,
-        "--serve",
-        "--output",
-        os.devnull,
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            outputs = []
-            for line in process.stderr:
-                outputs.append(line)
-                if "metrics stay up at" in line:
-                    break
-            assert outputs[0].startswith("metrics: http://127.0.0.1:")
-            assert "events: 60" in "".join(outputs)
-            with urllib.request.urlopen(outputs[0].split()[1], timeout=10) as answer:
-                text = answer.read().decode()
-            assert 'outcome="learned",topic="events.jsonl"} 60.0' in text
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-            assert process.stderr.read() == ""
-        finally:
-            process.kill()  # else a failure would wait for its end
 
 
 def test_audit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,9 +360,7 @@ def test_a_bar_shows_how_much_of_a_file_is_done(
     with terminal(monkeypatch) as written, file.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         name = "-" if piped else str(file)
-        replay.replay_file(
-            config_of(10), name, output=output, dead_letters=None, serve=False, report=summaries.append
-        )
+        replay.replay_file(config_of(10), name, output=output, dead_letters=None, report=summaries.append)
     assert summaries[0]["learned"] == len(output.read_text().splitlines()) == 40
     text = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", b"".join(written)).decode()
     assert "40 events" in text

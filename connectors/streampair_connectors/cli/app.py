@@ -356,7 +356,6 @@ def replay(
             "--page", help="Write the dashboard of the run here, as one HTML file, which needs no server."
         ),
     ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve dashboard and metrics until Ctrl-C.")] = False,
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -386,7 +385,7 @@ def replay(
                     typer.echo(f"{name:>20}: {value}", err=True)
 
         files = {"output": None if is_stream(output) else output, "dead_letters": dead_letters, "page": page}
-        replay_file(settings, file, labels=labels, **files, serve=serve, report=report)
+        replay_file(settings, file, labels=labels, **files, report=report)
 
 
 app.command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import signal
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -45,7 +44,6 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
-from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.causes import add_letter
 from streampair_connectors.worker.factory import build_lane, is_private
 from streampair_connectors.worker.first_events import FirstEvents
@@ -328,10 +326,9 @@ def replay_file(
     output: Path | None,
     dead_letters: Path | None,
     page: Path | None = None,
-    serve: bool,
     report: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Replay a file and report the summary; with `serve` keep the dashboard up until Ctrl-C.
+    """Replay a file and report the summary.
 
     Raises
     ------
@@ -350,17 +347,6 @@ def replay_file(
         stack.callback(files.close)
         files.open()
         replay = Replay(config, file, files.write_scores, files.write_letter, labels)
-        server = (
-            stack.enter_context(
-                _Background(
-                    MetricsServer(replay.telemetry, config.metrics, config.metrics.audit_file, config.card)
-                )
-            )
-            if serve
-            else None
-        )
-        if server is not None:
-            console.print(f"metrics: {server.url}/metrics\ndashboard: {server.url}/", highlight=False)
         start = time.perf_counter()
         gauges = _run_with_progress(replay)
         seconds = time.perf_counter() - start
@@ -378,14 +364,6 @@ def replay_file(
         if replay.interrupted:
             raise KeyboardInterrupt
         _check_learned(replay, summary, config)
-        if server is not None:
-            # From here on Ctrl-C ends the command normally, even before the message is printed.
-            with contextlib.suppress(KeyboardInterrupt):
-                console.print(
-                    f"metrics stay up at {server.url}/metrics until Ctrl-C, the dashboard at {server.url}/",
-                    highlight=False,
-                )
-                _await_interrupt()
 
 
 class _Outputs:
@@ -447,15 +425,6 @@ def _run_with_progress(replay: Replay) -> LaneGauges:
             )
 
         return replay.run(show)
-
-
-def _await_interrupt() -> NoReturn:
-    """Wait for Ctrl-C, a second at a time.
-
-    Python sees a signal that comes just before a wait begins only after it, so no wait is without end.
-    """
-    while True:
-        time.sleep(1.0)
 
 
 @contextlib.contextmanager
@@ -566,34 +535,3 @@ class _SizedColumn(ProgressColumn):
     def render(self, task: Task) -> RenderableType:
         """Draw the column."""
         return self(task)
-
-
-class _Background:
-    """Serves metrics from its own thread, while the main thread works."""
-
-    def __init__(self, server: MetricsServer) -> None:
-        self._server = server
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return self._server.url
-
-    def __enter__(self) -> _Background:
-        self._thread.start()
-        try:
-            asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result()
-        except BaseException:
-            self._close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
-        self._close()
-
-    def _close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
