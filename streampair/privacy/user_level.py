@@ -23,11 +23,9 @@ from streampair.privacy.sensitivity import Influence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from streampair.privacy.sensitivity import BLT
-
     Floats = NDArray[np.float64]
 
-__all__ = ["Admission", "EntityInfluence", "EntityLimit", "EntitySpend", "entity_pattern", "pairs_apart"]
+__all__ = ["Admission", "EntityInfluence", "EntityLimit", "entity_pattern", "pairs_apart"]
 
 _SHARED: Final = 2**16
 _FIRST_CELLS: Final = 1024
@@ -319,75 +317,3 @@ def _digest(entity: Hashable) -> int:
     """64-bit digest of an entity, above the numbers of the shared entries."""
     key = int.from_bytes(hashlib.blake2b(_spelling(entity), digest_size=8).digest(), "little")
     return key if key > _SHARED else key + _SHARED + 1
-
-
-class EntitySpend:
-    """Actual spend of one entity under a BLT: `(D/sigma) ||C v_e||` (docs/privacy 8).
-
-    It is not the sum of squares of its records: records that are close together add up before squaring. The
-    state has h numbers: a step for every slot in which a record of the entity is in the buffer, and a closed
-    form over the others. It depends on raw data, and must not be published.
-
-    Parameters
-    ----------
-    strategy
-        The matrix C.
-    size
-        Places of the FIFO buffer s.
-    pair_weight
-        `2 G / D`: the weight of a pair of two records of the entity, in units of D.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from streampair.privacy.sensitivity import BLT
-    >>> from streampair.privacy.user_level import EntitySpend
-    >>> spend = EntitySpend(BLT(np.array([0.5]), np.array([0.5]), None), size=1)
-    >>> spend.learned(1)
-    >>> round(spend.norm(2), 6)  # releases 1 and 2: rows 1, 1 + 0.5
-    1.802776
-    """
-
-    def __init__(self, strategy: BLT, size: int, *, pair_weight: float = 2.0) -> None:
-        self._strategy = strategy
-        self._size = size
-        self._pair_weight = pair_weight
-        self._slot = 0
-        self._slots: list[int] = []  # of its records that are in the buffer
-        self._memory = np.zeros(len(strategy.omega))
-        self._energy = 0.0
-
-    def learned(self, slot: int) -> None:
-        """Add a record of the entity that is learned in this slot, later than all before."""
-        self._advance(slot - 1)
-        share = len(self._slots) / self._size
-        self._step((1.0 - share) + share * self._pair_weight)
-        self._slots.append(slot)
-
-    def norm(self, slot: int) -> float:
-        """`||C v_e||` over the releases up to this slot, which is not before the last record."""
-        self._advance(slot)
-        return math.sqrt(self._energy)
-
-    def _step(self, influence: float) -> None:
-        self._slot += 1
-        row = influence + float(self._strategy.omega @ self._memory)
-        self._energy += row * row
-        self._memory = self._strategy.theta * self._memory + influence
-        if self._slots and self._slots[0] <= self._slot - self._size:
-            del self._slots[0]
-
-    def _advance(self, slot: int) -> None:
-        if slot < self._slot:
-            raise ValueError(f"slot {slot} is before slot {self._slot}")
-        while self._slots and self._slot < slot:
-            self._step(len(self._slots) / self._size)
-        steps = slot - self._slot
-        if steps > 0:
-            decay = self._strategy.decay
-            weight = self._strategy.omega * self._memory
-            both = np.add.outer(decay, decay) - np.outer(decay, decay)
-            kept = -np.expm1(steps * np.log1p(-np.minimum(both, 1.0 - 1e-16)))
-            self._energy += float(weight @ (kept / both) @ weight)
-            self._memory = self._memory * np.exp(steps * np.log1p(-np.minimum(decay, 1.0 - 1e-16)))
-            self._slot = slot

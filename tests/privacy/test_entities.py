@@ -26,7 +26,7 @@ from streampair.privacy.sensitivity import (
     pattern_sensitivity,
     window_sensitivity,
 )
-from streampair.privacy.user_level import Admission, EntityInfluence, EntitySpend, entity_pattern
+from streampair.privacy.user_level import Admission, EntityInfluence, entity_pattern
 
 MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)
 
@@ -130,31 +130,6 @@ def test_twenty_records_cost_what_the_specification_says() -> None:
     root, single = Toeplitz.square_root(20_000), fifo_pattern(32)
     many = pattern_sensitivity(root, entity_pattern(single, EntityLimit(20, 40), 20_000))
     assert many / pattern_sensitivity(root, single) == pytest.approx(15.7, abs=0.15)
-
-
-@given(
-    size=st.integers(1, 4),
-    gaps=st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    rest=st.integers(0, 60),
-    own_move=st.sampled_from([1.0, 2.0]),
-)
-def test_the_lazy_spend_is_the_dense_one(size: int, gaps: list[int], rest: int, own_move: float) -> None:
-    slots = tuple(itertools.accumulate(gaps))
-    n = slots[-1] + rest
-    spend = EntitySpend(MEMORY, size, pair_weight=own_move)
-    for slot in slots:
-        spend.learned(slot)
-    image = dense(MEMORY.column(n).tolist()) @ naive_influence(slots, n, size, own_move)
-    assert spend.norm(n) == pytest.approx(float(np.linalg.norm(image)), rel=1e-9)
-    with pytest.raises(ValueError, match="is before"):
-        spend.norm(0)
-
-
-def test_the_spend_of_an_entity_on_an_endless_stream_stays_finite() -> None:
-    spend = EntitySpend(MEMORY, 4)
-    spend.learned(3)
-    last = spend.norm(10**9)
-    assert last == pytest.approx(pattern_sensitivity(MEMORY, fifo_pattern(4)), rel=1e-9)
 
 
 # ---- admission -------------------------------------------------------------------------------------------
