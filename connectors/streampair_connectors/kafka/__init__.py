@@ -28,7 +28,7 @@ from streampair_connectors.kafka.client import (
     transactional_id,
 )
 from streampair_connectors.kafka.cluster import KAFKA, Cluster
-from streampair_connectors.kafka.consumer import Consumer, PartitionReader, read_all
+from streampair_connectors.kafka.consumer import Consumer, PartitionReader
 from streampair_connectors.kafka.log_topic import Batches, LogTopic, RangeReader, RecordReader
 from streampair_connectors.kafka.membership import Member, StaticMemberConflicts, describe_group
 from streampair_connectors.kafka.offset_metadata import (
@@ -77,7 +77,6 @@ __all__ = [
     "group_members",
     "has_append_time",
     "is_compacted",
-    "read_all",
     "read_register",
     "scorer_id",
     "size_of",

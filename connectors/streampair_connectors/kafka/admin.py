@@ -315,9 +315,7 @@ def _refusal(
     )
 
 
-async def _await_leaders(
-    config: KafkaConfig, admin: AIOKafkaAdminClient, names: Set[str], least: int = 1
-) -> dict[str, int]:
+async def _await_leaders(config: KafkaConfig, admin: AIOKafkaAdminClient, names: Set[str]) -> dict[str, int]:
     """Wait until topics have leaders; the number of partitions of each. Creation itself returns earlier."""
     deadline = time.monotonic() + config.connect_timeout.seconds
     found: dict[str, int] = {}
@@ -329,11 +327,7 @@ async def _await_leaders(
             )
         for topic in await within(config, admin.describe_topics(missing)):
             partitions = topic["partitions"]
-            if (
-                topic["error_code"] == 0
-                and len(partitions) >= least
-                and all(p["leader"] >= 0 for p in partitions)
-            ):
+            if topic["error_code"] == 0 and partitions and all(p["leader"] >= 0 for p in partitions):
                 found[topic["topic"]] = len(partitions)
         if len(found) < len(names):
             await asyncio.sleep(0.05)

@@ -19,7 +19,6 @@ from streampair_connectors.kafka.batches import Batch
 from streampair_connectors.kafka.client import (
     FATAL,
     Partition,
-    RecordLike,
     client_options,
     ended,
     log,
@@ -41,9 +40,9 @@ from streampair_connectors.kafka.membership import (
     rejoin,
 )
 from streampair_connectors.kafka.ordering import BUCKET_MS, SETTLE_MS
-from streampair_connectors.kafka.spans import ReadPositions, Span, fetched_spans, note_spans
+from streampair_connectors.kafka.spans import Span, fetched_spans, note_spans
 
-__all__ = ["Consumer", "OnLost", "PartitionReader", "TopicReader", "read_all"]
+__all__ = ["Consumer", "OnLost", "PartitionReader", "TopicReader"]
 
 OnLost = Callable[[Partition, int, int], object]
 """Called with a partition, the offset that was wanted and the first one that is left, before reading goes on
@@ -797,32 +796,3 @@ class TopicReader(PartitionReader):
     def resume(self, partition: Partition) -> None:
         """End a `pause`."""
         self._consumer.resume(TopicPartition(*partition))
-
-
-async def read_all(
-    config: KafkaConfig, partition: Partition, count: int, *, seconds: float = 30.0
-) -> list[RecordLike]:
-    """Return the first `count` records of a partition.
-
-    Raises
-    ------
-    SourceError
-        They have not arrived within `seconds`.
-    """
-    reader = PartitionReader(config, [partition], on_lost=lambda *place: positions.lost(*place))
-    positions = ReadPositions(reader.seek)
-    found: list[RecordLike] = []
-    try:
-        positions.begin(await reader.start())
-        async with asyncio.timeout(seconds):
-            while len(found) < count:
-                for span in positions.take(await reader.poll(0.2)).values():
-                    found.extend(span.records)
-    except TimeoutError:
-        raise SourceError(
-            f"{partition.topic} has {len(found)} records, {count} were expected",
-            fix="check that all of them were written",
-        ) from None
-    finally:
-        await reader.stop()
-    return found
