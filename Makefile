@@ -7,7 +7,7 @@
 #   make everything   the tests for each learner, each version of Kafka and each store
 #   make lint     ruff and mypy                        make mutate   seeded faults: is each caught?
 #   make verify   kill it everywhere: exactly once?    make clean    remove what make made
-#   make dashboards   Grafana's files, from their source   make prometheus   Prometheus over a worker on this machine
+#   make dashboards   Grafana's files, from their source
 #   make audit    what attacks show of each claim, and of mutants
 #   make fuzz     damaged events, labels, configurations, models, snapshots, logs and registries, 100,000 of each
 #   make count    lines, keys of configuration, tests, import circles, words of pages
@@ -32,7 +32,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test everything test-python repeat search simulate search-log fuzz verify mutate count bench audit sbom wheel utility rivals readme docs docs-env lint format clean
+.PHONY: help env dashboards demo test everything test-python repeat search simulate search-log fuzz verify mutate count bench audit sbom wheel utility rivals readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -198,10 +198,6 @@ wheel: $(STAMP)
 	mkdir -p dist/pure && rm -f dist/pure/*
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --wheel --outdir dist/pure . >dist/pure/build.log || { cat dist/pure/build.log >&2; exit 1; }
 	$(BIN)/python deploy/compiled_wheel.py dist/pure/streampair-*.whl dist
-
-# Scrapes a `streampair run` (or `make demo ARGS="--serve --port 9464"`) on this machine, with deploy's rules.
-prometheus: $(STAMP)
-	$(BIN)/python deploy/prometheus/local.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

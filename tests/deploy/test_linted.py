@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import typer
 import yaml
 from compose_spec import PyCompose
 from harness import support
-from harness.worker_process import fetch, wait_for
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.serve.routes import ROUTES
@@ -30,7 +27,6 @@ from streampair.errors import ConfigError
 DEPLOY = support.ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 COMPOSE = (DEPLOY / "docker-compose.yml").read_text()
-LOCAL = DEPLOY / "prometheus" / "local.py"
 BASE = DEPLOY / "kubernetes" / "base"
 OVERLAYS = DEPLOY / "kubernetes" / "overlays"
 KUBERNETES = {
@@ -555,47 +551,3 @@ def test_the_inference_service_is_applied_with_the_configuration_of_the_scorers(
 def test_an_inference_service_that_is_none_is_caught(old: str, new: str) -> None:
     wrong = json.loads(json.dumps(INFERENCE).replace(old, new))
     assert component_problems(wrong)
-
-
-# Prometheus on this machine
-
-
-def query(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return json.load(answer)["data"]
-
-
-def test_one_command_starts_prometheus_over_a_worker(tmp_path: Path) -> None:
-    if shutil.which("prometheus") is None:
-        support.unavailable("Prometheus", "install it (Debian: apt-get install prometheus)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, str(LOCAL), "http://127.0.0.1:9464/metrics"),
-                *("--port", str(port), "--data", str(tmp_path / "data")),
-            ],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_for("Prometheus", lambda: fetch(f"{url}/-/ready"), explain=log.read_text)
-        (target,) = wait_for("a target", lambda: query(f"{url}/api/v1/targets")["activeTargets"])
-        assert target["scrapeUrl"] == "http://127.0.0.1:9464/metrics"
-        (group,) = wait_for("the rules", lambda: query(f"{url}/api/v1/rules")["groups"])
-        rules = yaml.safe_load((DEPLOY / "prometheus/rules.yml").read_text())["groups"][0]["rules"]
-        assert [rule["name"] for rule in group["rules"]] == [rule["alert"] for rule in rules]
-    finally:
-        process.terminate()
-        process.wait(30)
-    assert f"127.0.0.1:{port}" in log.read_text()
-
-
-def test_an_address_that_is_none_is_refused() -> None:
-    completed = subprocess.run([sys.executable, str(LOCAL), "nonsense"], capture_output=True, text=True)
-    assert completed.returncode == 1
-    assert "write http://127.0.0.1:9464/metrics" in completed.stderr
