@@ -36,12 +36,6 @@ KUBERNETES = {
     if made["kind"] != "Kustomization"
 }
 PARALLEL = OVERLAYS / "parallel"
-INFERENCE = yaml.safe_load((OVERLAYS / "kserve" / "inferenceservice.yaml").read_text())
-# Fields of a predictor that are KServe's own (ComponentExtensionSpec of its v1beta1), and their types.
-KSERVE_FIELDS = {
-    **dict.fromkeys(("minReplicas", "maxReplicas", "containerConcurrency", "timeout", "scaleTarget"), int),
-    **dict.fromkeys(("annotations", "labels", "logger", "batcher"), dict),
-}
 # The oldest that is still widely run, and the newest whose schemas the linter has.
 VERSIONS = ["1.30", "1.37"]
 
@@ -449,18 +443,14 @@ def test_servers_read_the_configuration_of_the_scorers(
 
 def test_probes_of_a_server_ask_what_it_answers(serving: dict[str, Any]) -> None:
     (server,) = serving["Deployment/streampair-serve"]["spec"]["template"]["spec"]["containers"]
-    (inference,) = INFERENCE["spec"]["predictor"]["containers"]
     without_token = {route.path for route in ROUTES if route.method == "GET" and not route.token}
-    for container in (server, inference):
-        for kind in ("liveness", "readiness"):
-            assert container[f"{kind}Probe"]["httpGet"]["path"] in without_token
+    for kind in ("liveness", "readiness"):
+        assert server[f"{kind}Probe"]["httpGet"]["path"] in without_token
 
 
 def test_servers_with_an_old_model_are_not_ready(serving: dict[str, Any]) -> None:
     (server,) = serving["Deployment/streampair-serve"]["spec"]["template"]["spec"]["containers"]
-    (inference,) = INFERENCE["spec"]["predictor"]["containers"]
-    for container in (server, inference):
-        assert command_of(container)["max_model_age"] == "1d"
+    assert command_of(server)["max_model_age"] == "1d"
 
 
 def test_servers_are_scraped_with_a_token(serving: dict[str, Any], tmp_path: Path) -> None:
@@ -492,62 +482,3 @@ def test_servers_are_applied_with_the_workers(serving: dict[str, Any]) -> None:
     (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
     assert f"ConfigMap/{name}" in applied
     assert without_hash(name) == "streampair-scorers-config"
-
-
-def component_problems(made: dict[str, Any]) -> list[str]:
-    """What is wrong with an InferenceService of KServe: its own fields, and its pod.
-
-    The schema of the resource has the fields of a pod, and those of KServe beside them.
-    """
-    problems = []
-    if (made["apiVersion"], made["kind"]) != ("serving.kserve.io/v1beta1", "InferenceService"):
-        problems.append("kind")
-    if set(made["spec"]) - {"predictor", "transformer", "explainer"} or "predictor" not in made["spec"]:
-        problems.append("components")
-    fields = {name: kind for name, kind in KSERVE_FIELDS.items() if name in made["spec"].get("predictor", {})}
-    predictor = made["spec"].get("predictor", {})
-    problems += [name for name, kind in fields.items() if not isinstance(predictor[name], kind)]
-    pod = {name: value for name, value in predictor.items() if name not in fields}
-    if [container["name"] for container in pod.get("containers", [])] != ["kserve-container"]:
-        problems.append("the container is found by its name")
-    wrapped = {"apiVersion": "v1", "kind": "Pod", "metadata": made["metadata"], "spec": pod}
-    try:
-        kubernetes_validate.validate(wrapped, VERSIONS[-1], strict=True)
-    except kubernetes_validate.ValidationError as error:
-        problems.append(str(error).splitlines()[0])
-    return problems
-
-
-def test_the_inference_service_is_one() -> None:
-    assert component_problems(INFERENCE) == []
-    (container,) = INFERENCE["spec"]["predictor"]["containers"]
-    options = command_of(container)
-    assert [port["containerPort"] for port in container["ports"]] == [options["port"]]
-    # Its name is that of the model, by which clients of the protocol ask.
-    assert INFERENCE["metadata"]["name"] == load_config(PARALLEL / "scorer.toml").app
-
-
-def test_the_inference_service_is_applied_with_the_configuration_of_the_scorers() -> None:
-    applied = built(OVERLAYS / "kserve")
-    made = applied["InferenceService/phishing"]
-    assert component_problems(made) == []
-    volumes = made["spec"]["predictor"]["volumes"]
-    (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
-    assert f"ConfigMap/{name}" in applied
-    assert without_hash(name) == "streampair-scorers-config"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("v1beta1", "v1"),
-        ('"minReplicas": 1', '"minReplicas": "1"'),
-        ("maxReplicas", "mostReplicas"),
-        ("kserve-container", "main"),
-        ("readinessProbe", "readyProbe"),
-        ('"predictor"', '"predicts"'),
-    ],
-)
-def test_an_inference_service_that_is_none_is_caught(old: str, new: str) -> None:
-    wrong = json.loads(json.dumps(INFERENCE).replace(old, new))
-    assert component_problems(wrong)
