@@ -132,7 +132,8 @@ batch_size = 20
     def create_topics(self, **options: str) -> App:
         """Make the three topics; ``options`` are settings of the input, underscores for dots."""
         self.kafka.create_topic(self.input, partitions=self.partitions, **options)
-        self.kafka.create_topic(self.output)
+        # Scores have the times of their events, some of which are years old: retention would remove them.
+        self.kafka.create_topic(self.output, retention_ms="-1")
         self.kafka.create_topic(self.dead)
         return self
 

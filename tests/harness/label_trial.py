@@ -45,9 +45,7 @@ class LabelTrial(Trial):
         self, kafka: Cluster, directory: Path, name: str, *, order: str = "wait", **options: Any
     ) -> None:
         self._order = order
-        super().__init__(
-            kafka, directory, name, settings='[output]\ntimestamps = "now"', partitions=2, **options
-        )
+        super().__init__(kafka, directory, name, partitions=2, **options)
         late_app(self.app, f'order = "{order}"\nstopped = "{STOPPED}"')
         if self.private:
             text = self.app.path.read_text()

@@ -368,8 +368,4 @@ def sent_on_places(app: App) -> list[tuple[str, str]]:
 def make_app(kafka: Any, directory: Path, name: str, **options: Any) -> App:
     """An application with two partitions whose labels come later, and its topics."""
     more, times = options.pop("more", ""), options.pop("times", "CreateTime")
-    made = late_app(
-        App(kafka, directory, name, settings='[output]\ntimestamps = "now"', **{"partitions": 2, **options}),
-        more,
-    )
-    return create(made, times=times)
+    return create(late_app(App(kafka, directory, name, **{"partitions": 2, **options}), more), times=times)
