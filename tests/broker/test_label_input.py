@@ -64,7 +64,9 @@ CASES = {
     "stopped, then with a label": Case(0, [(2 * SECOND, TRUE), (SECOND, DECLINED)], STOPPED),
     "with a label, then stopped": Case(0, [(SECOND, TRUE), (2 * SECOND, DECLINED)], LEARNED_TRUE),
     "stopped too late": Case(0, [(AFTER + 1, DECLINED)], ABSENT, [UNUSED]),
-    "stopped, in other letters": Case(0, [(SECOND, b'"fraud": "Declined"')], ABSENT, ["unknown label"]),
+    "stopped, in other letters": Case(
+        0, [(SECOND, b'"fraud": "Declined"')], ABSENT, ['write in [label_input]: stopped = "Declined"']
+    ),
     "no class": Case(0, [(SECOND, b'"fraud": "maybe"')], ABSENT, ["unknown label"]),
     "without a label": Case(0, [(SECOND, b'"other": 1')], ABSENT, ["no label in field"]),
     "not JSON": Case(0, [(SECOND, b'"fraud": oops')], ABSENT, ["is no label"]),

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from streampair import auc
 from streampair.engine import Event, Record, Scored
+from streampair.engine.records import LABEL_STOPPED
 from streampair.errors import ConfigError, RecordError, SourceError
 
 PRIVATE = {"class": "streampair.auc.PairFTRL", "options": {"epsilon": 1.0, "delta": 1e-6, "horizon": 100}}
@@ -218,7 +219,13 @@ def test_a_label_that_is_neither_of_two(declared: dict[str, Any], value: Any, hi
     message = Record(0, json.dumps({"bad": value}).encode(), b"k")
     with pytest.raises(RecordError) as caught:
         LabelDecoder(config_of(features, **later))(message)
-    assert caught.value.fix == error.fix
+    lines, stopped = caught.value.fix.split(
+        "; if it says that the event was stopped, write in [label_input]: "
+    )
+    assert error.fix.startswith(f"{lines}; for relevances")
+    later["label_input"] |= tomllib.loads(stopped.removeprefix("write in [label_input]: "))
+    assert LabelDecoder(config_of(features, **later))(message).code == LABEL_STOPPED
+    del later["label_input"]["stopped"]
     assert LabelDecoder(config_of(pasted(features, error.fix), **later))(message).code in (1, 2)
     with pytest.raises(RecordError) as refused:
         auc.PairOGD(seed=1, **declared).learn_one({"a": 1.0}, value)

@@ -36,8 +36,13 @@ def _written(lines: Mapping[str, Any]) -> str | None:
     return f"write in [input]: {text}" if lines and len(text) <= _MOST and ". Fix: " not in text else None
 
 
-def labels_fix(labels: TwoLabels, y: object) -> str:
+def labels_fix(labels: TwoLabels, y: object, *, later: bool = False) -> str:
     """The fix for a value that is neither of two labels: the lines with which it is one.
+
+    Parameters
+    ----------
+    later
+        Whether it comes on a topic of labels: it may say there that the event was stopped.
 
     Examples
     --------
@@ -48,10 +53,10 @@ def labels_fix(labels: TwoLabels, y: object) -> str:
     lines = None if pair is None else _written({"positive": pair[0], "negative": pair[1]})
     if lines is None:
         return "send a string of at most 60 characters, a finite number, true or false"
-    return (
-        f"{lines}, or the other way round if the first ranks low; for relevances and several classes "
-        'label_type = "any"'
-    )
+    rest = 'for relevances and several classes label_type = "any"'
+    if later:
+        rest = f"if it says that the event was stopped, write in [label_input]: {toml_line('stopped', y)}"
+    return f"{lines}, or the other way round if the first ranks low; {rest}"
 
 
 def label_fix(config: InputConfig, event: Mapping[str, Any]) -> str | None:

@@ -91,6 +91,8 @@ class LabelCodeParser(LabelParser):
         Code of every label, where none is in a field: that of the positive one; else None.
     """
 
+    _later = True
+
     def __init__(self, config: Config, *, quotes: bool = True) -> None:
         labels = _table(config)
         super().__init__(config.input.model_copy(update={"label": labels.label}), quotes=quotes)

@@ -836,6 +836,8 @@ class LabelParser:
         Whether errors may quote labels.
     """
 
+    _later = False
+
     def __init__(self, config: InputConfig, *, quotes: bool = True) -> None:
         self._quotes = quotes
         self._any = config.label_type == "any"
@@ -894,7 +896,7 @@ class LabelParser:
         elif self._any:
             fix = "send a finite number, a string, true or false"
         else:
-            fix = labels_fix(self._two, y)
+            fix = labels_fix(self._two, y, later=self._later)
         return RecordError(f"unknown label {value} in field {self._field!r}", fix=fix, stage="label")
 
 
