@@ -125,7 +125,7 @@ def grouped(groups: int, rounds: int, folder: Path) -> Row:
 
     def read(job: history.Job) -> history.Sums:
         work = JobPass(job, files.reader, 1)
-        return sum(work.part(part) for part, _ in files.parts)
+        return sum(work.part(part).sums for part, _ in files.parts)
 
     first = job_of(rows, d)
     second = first.standardised(read(first), KEY, account=folder / f"account {groups}")

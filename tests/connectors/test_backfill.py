@@ -29,6 +29,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from harness import support
 from harness.applications import write_key
 from rich.console import Console
 from streampair_connectors.cli import backfill
@@ -167,6 +168,12 @@ def test_a_long_table_in_the_order_of_its_ids_is_read_once(
         assert sum(read) == 3 * rows
     Path("fraud-history.account.json").unlink()
     assert made("long", "--processes", 2) == model
+
+
+def test_the_benchmark_of_both_stages_runs() -> None:
+    program = support.ROOT / "benchmarks" / "history.py"
+    command = [sys.executable, program, "--groups", "1", "--rounds", "1", "--json"]
+    assert '"groups": 1' in subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_a_row_that_stage_1_has_not_read_may_be_corrected_free(
@@ -512,7 +519,7 @@ def test_a_column_that_the_lane_would_not_read_as_a_number_is_refused(folder: Pa
     assert models.loads(made("x.parquet")).takes_text
 
 
-@pytest.mark.parametrize("name", ["auc.PairOGD", "auc.PairMoments"])
+@support.in_one_case("name", ["auc.PairOGD", "auc.PairMoments"])
 def test_a_row_without_a_label_is_not_learned(folder: Path, name: str) -> None:
     """As in a lane: not even where a whole batch has none."""
     configured(folder, name, "")

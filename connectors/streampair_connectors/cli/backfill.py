@@ -235,6 +235,7 @@ def _learned(
     learner, outside = read(work, "rows")
     model = models.export(learner)
     if not model.slots:
+        _derived(output, "sums").unlink()  # a corrected table is read from its beginning
         raise RecordError(
             f"no row has a label in the column {label!r}", fix="correct input.label, or name --label"
         )
