@@ -88,19 +88,12 @@ class Exploration:
         Returns
         -------
         float
-            1 if the score did not stop it; 1 over the share if it was let pass; 0 if it was to be stopped, so
-            that its outcome stands for nothing, and if the secret was another one.
+            As of `weight_of`; 0 also if the secret was another one.
         """
-        acted = self.acting[-1]
-        if len(self.acting) > 1:
-            settings = (
-                each for each in self.acting if not each.until or offset < each.until.get(partition, 0)
-            )
-            acted = next(settings)
-        if score < acted.threshold:
-            return 1.0
+        before = (each for each in self.acting if each.until and offset < each.until.get(partition, 0))
+        acted = next(before, self.acting[-1])
         explored = acted.key == self.now.key and self._coin(partition, offset) < acted.share
-        return 1.0 / acted.share if explored else 0.0
+        return weight_of(score, acted.threshold, acted.share, explored=explored)
 
     def _coin(self, partition: int, offset: int) -> float:
         digest = hmac.digest(self._key, self._topic + _PLACE.pack(partition, offset), "sha256")
@@ -108,7 +101,7 @@ class Exploration:
 
 
 def weight_of(score: float, threshold: float | None, share: float | None, *, explored: bool | None) -> float:
-    """The weight of an outcome, as of `Exploration.weight`, from what the message of its score says.
+    """The weight of an outcome, from what held when its score was given, or what the score's message says.
 
     Parameters
     ----------
@@ -120,7 +113,8 @@ def weight_of(score: float, threshold: float | None, share: float | None, *, exp
     Returns
     -------
     float
-        0 also if the share of an explored event is no probability from which a weight follows.
+        1 if the score did not stop the event; 1 over the share if it was let pass; 0 if it was to be stopped,
+        so that its outcome stands for nothing, and if no weight follows from the share.
 
     Examples
     --------

@@ -511,7 +511,7 @@ class AUCWindow:
     def _clear(self) -> None:
         self._labels: list[int] = []
         self._scores: list[float] = []
-        self._late_weights: list[float] | None = None  # of the pending events; None: all are 1
+        self._late_weights: list[float] = []  # of the pending events
         self._weights: Floats | None = None  # a ring, as that of the scores; None: all are 1
         self._state = np.zeros(
             rolling_auc.AUC_HEADER + 2 * self.size + rolling_auc.AUC_NODE * (self.size + 1)
@@ -568,16 +568,12 @@ class AUCWindow:
                 fix="give one score for each label",
             )
         checked = checked_weights(weights, len(labels))
-        if checked is not None and self._late_weights is None:
-            self._late_weights = [1.0] * len(self._labels)
-        if self._late_weights is not None:
-            self._late_weights += [1.0] * len(labels) if checked is None else checked.tolist()
         self._labels.extend(labels)  # += would add an array to what is in the list
+        self._late_weights += [1.0] * len(labels) if checked is None else checked.tolist()
         self._scores.extend(scores)
         if len(self._labels) > 2 * self.size:
-            self._labels, self._scores = self._labels[-self.size :], self._scores[-self.size :]
-            if self._late_weights is not None:
-                self._late_weights = self._late_weights[-self.size :]
+            for pending in (self._labels, self._scores, self._late_weights):
+                del pending[: -self.size]
 
     def _settle(self) -> None:
         """Apply the pending events."""
@@ -585,11 +581,10 @@ class AUCWindow:
         if not labels:
             return
         if len(labels) >= self.size:  # nothing from before them is in the window
-            labels, scores = labels[-self.size :], scores[-self.size :]
-            weights = None if weights is None else weights[-self.size :]
+            labels, scores, weights = labels[-self.size :], scores[-self.size :], weights[-self.size :]
             self._clear()
-        self._labels, self._scores, self._late_weights = [], [], None
-        self._weigh(len(labels), weights)
+        self._labels, self._scores, self._late_weights = [], [], []
+        self._weigh(len(labels), None if weights.count(1.0) == len(weights) else weights)
         rolling_auc.auc_add_many(
             self._state, np.array(scores, dtype=np.float64), np.array(labels, dtype=np.bool_)
         )

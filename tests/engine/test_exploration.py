@@ -233,22 +233,22 @@ def test_a_sample_stands_for_all_events_while_its_share_changes() -> None:
     """A score that was chosen at a higher level stands for as many events when the level has fallen."""
     sample, records = ScoreSample(64), [event(n, (0, n), LABEL_LATER) for n in range(6000)]
     weights = dict.fromkeys(range(0, 6000, 10), 2.0)
-    total = {True: 0, False: 0}
+    total: Counter[bool] = Counter()
     waiting: list[Any] = []
-    for start in range(0, 6000, 50):
-        sample.extend(records[start : start + 50], [0.5] * 50, dict.fromkeys(range(0, 50, 10), 2.0))
-        waiting += records[start : start + 50]
-        # The waiting events are many, then few, then many again.
-        due = len(waiting) if start // 1000 % 2 and start % 500 == 0 else 10
+
+    def learn(due: int) -> None:
         scores, found, stands_for = sample.pop_many(waiting[:due])
         del waiting[:due]
         for n, score in enumerate(scores):
             if score is not None:
                 total[n in found] += stands_for.get(n, 1)
-    scores, found, stands_for = sample.pop_many(waiting)
-    for n, score in enumerate(scores):
-        if score is not None:
-            total[n in found] += stands_for.get(n, 1)
+
+    for start in range(0, 6000, 50):
+        sample.extend(records[start : start + 50], [0.5] * 50, dict.fromkeys(range(0, 50, 10), 2.0))
+        waiting += records[start : start + 50]
+        # The waiting events are many, then few, then many again.
+        learn(len(waiting) if start // 1000 % 2 and start % 500 == 0 else 10)
+    learn(len(waiting))
     assert total[True] == pytest.approx(len(weights), rel=0.1)
     assert total[False] == pytest.approx(6000 - len(weights), rel=0.1)
 

@@ -60,7 +60,7 @@ def compare(
 
     If an application is private, prints private AUCs (auc_share), and the rest with --by-raw-data only.
 
-    To switch, stop both and start B with --set output.topic=TOPIC, the topic of A's scores: docs/compare.md.
+    To switch from A to B: docs/compare.md.
     """
     with errors(as_json):
         configs = load_config(first, overrides), load_config(second, overrides)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import math
 import re
 import urllib.parse
@@ -862,19 +863,18 @@ class Config(Table):
 
     @model_validator(mode="after")
     def _two_keys(self) -> Config:
-        if self.learner.noise_key_file is not None and self.learner.noise_key_file == self.store.key_file:
-            raise ValueError(
-                "learner.noise_key_file and store.key_file are the same key: workers that only score need "
-                "the second, and must not have the first, by which the noise can be computed; draw another "
-                "one with: streampair key --output store.key"
-            )
-        coins = self.output.explore_key_file
-        if coins is not None and coins in (self.learner.noise_key_file, self.store.key_file):
-            raise ValueError(
-                "output.explore_key_file is also the key of the noise or of the store: each has its own "
-                "readers and its own time to be changed; draw another one with: streampair key --output "
-                "explore.key"
-            )
+        keys = {
+            "learner.noise_key_file": self.learner.noise_key_file,
+            "store.key_file": self.store.key_file,
+            "output.explore_key_file": self.output.explore_key_file,
+        }
+        for (name, key), (other, same) in itertools.combinations(keys.items(), 2):
+            if key is not None and key == same:
+                raise ValueError(
+                    f"{name} and {other} are the same key: each has its own readers, and who only scores "
+                    "must not be able to compute the noise; draw another one with: streampair key --output "
+                    "FILE"
+                )
         return self
 
     @model_validator(mode="after")
