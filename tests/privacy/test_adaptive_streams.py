@@ -143,6 +143,9 @@ FOLLOWED = {
     "reservoir": Case(lambda: gradients(horizon=SLOTS, buffer=buffers.Reservoir(SIZE, max_uses=6)), 5, APART),
     "output, full history": Case(lambda: iterates(buffer=buffers.FullHistory()), 5, APART),
     "forest": Case(forest, 50, (((1.0, 0.0), True), ((-1.0, 0.3), False)), slots=400, warm=True),
+    "share and histograms": Case(
+        lambda: gradients(rate="released", auc_share=0.4), 110, APART, slots=220, score=likely
+    ),
     "moments, with a table": Case(
         lambda: table_model().to_online(auc.PairFTRL(**WITH_TABLE, horizon=120)),
         50,
@@ -213,7 +216,9 @@ class Gates:
 
     def white(self, state: Any, gate: Any, rows: np.ndarray) -> np.ndarray:
         """Rows of a gate in units of the normals that are drawn for it: C times rows if it is correlated."""
-        inner = state.inner if isinstance(state, StateWrapper) else state
+        inner = state
+        while isinstance(inner, StateWrapper):
+            inner = inner.inner
         if isinstance(gate, SummedGradients):
             rows = rows * inner.plan.grid / inner.plan.sigma
         elif gate is not getattr(inner, "block", None):
