@@ -32,7 +32,6 @@ BLOCKS = {
     "steps": ["python benchmarks/steps.py"],
     "steps-choice": ["python benchmarks/steps.py --choice"],
     "steps-unseen": ["python benchmarks/steps.py --unseen"],
-    "second-stage": ["python benchmarks/second_stage.py"],
     "history-start": ["python benchmarks/history_start.py"],
     "history-start-forest": ["python benchmarks/history_start.py --forest bank ijcnn1"],
     "forest": [
