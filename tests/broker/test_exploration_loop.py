@@ -14,6 +14,7 @@ from harness.applications import FEATURES, App, Inside, ends, write_key
 from harness.kafka import Cluster
 from harness.late_labels import STOPPED, Event, Label, create, late_app, n_due, send_events, send_labels
 from harness.worker_process import wait_for
+from sklearn.metrics import roc_auc_score
 from streampair_connectors.host import THIS_HOST
 
 from streampair.engine import LaneGauges
@@ -67,14 +68,6 @@ class Service:
             self.outcomes[place] = STOPPED if stopped else self.frauds[place]
             labels.append(Label(0, THIS_HOST.now_ms, row["id"], self.outcomes[place]))
         send_labels(self._app, sorted(labels, key=lambda label: int(label.id[1:])))
-
-
-def auc(scores: Any, labels: Any, weights: Any = None) -> float:
-    scores, labels = np.asarray(scores), np.asarray(labels, np.bool_)
-    every = np.ones(len(scores)) if weights is None else np.asarray(weights)
-    wins = (scores[:, None] > scores) + 0.5 * (scores[:, None] == scores)
-    pairs = (labels[:, None] & ~labels) * every[:, None] * every
-    return float((pairs * wins).sum() / pairs.sum())
 
 
 def waiting(worker: Inside) -> int:
@@ -141,9 +134,8 @@ def test_figures_are_those_of_all_events_where_high_scores_stop_them(
         assert row["explore"] == (row["score"] >= row["threshold"] and coins.marks(9.0, *place))
     weights = [service.weight(place) for place in places]
     stopped = [service.outcomes[p] == STOPPED for p in places]
-    truth, left = auc(scores, frauds), ~np.array(stopped)
-    passed = auc(np.array(scores)[left], np.array(frauds)[left])
-    weighed = auc(scores, frauds, weights)
+    truth, weighed = roc_auc_score(frauds, scores), roc_auc_score(frauds, scores, sample_weight=weights)
+    passed = roc_auc_score(frauds, scores, sample_weight=~np.array(stopped))
     late, quality = found.late, found.quality
     assert late is not None
     unmarked = sum(not w and not s for w, s in zip(weights, stopped, strict=True))

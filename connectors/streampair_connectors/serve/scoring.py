@@ -96,8 +96,8 @@ class Coins(NamedTuple):
 
     def marks(self, score: float) -> bool:
         """Whether the event with this score is to be let pass: another answer each time."""
-        # 2**53 as of random.random(), from the source of the system, which nobody can foretell.
-        return score >= self.threshold and secrets.randbelow(1 << 53) < self.share * (1 << 53)
+        # From the source of the system, which nobody can foretell.
+        return score >= self.threshold and secrets.SystemRandom().random() < self.share
 
 
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
