@@ -361,32 +361,42 @@ class RecordProcessor:
             labelled = _without(len(records), batch.nulls, taken.refused)
             if self._model.front_learns:  # it may be too early for a score
                 labelled = [place for place in labelled if scores[place] is not None]
-            self._evaluate(_select(batch.truth, labelled), _select(scores, labelled))
+            if self._model.ranks:
+                self._auc.extend(_select(batch.truth, labelled), _select(scores, labelled))
+        else:
+            labelled = ()
         offsets, keys = [record.offset for record in records], [record.key for record in records]
         columns: list[Iterable[Any]] = [offsets, keys, batch.ids, scores, outcomes]
         if taken.probabilities is not None or reasons is not None:
             columns += [taken.probabilities or itertools.repeat(None), reasons or itertools.repeat(None)]
         output.scores.extend(map(Scored, *columns))
         if part.gives_scores and self._before is not None:
-            self._watch(self._before, batch, taken)
+            self._watch(self._before, batch, taken, labelled)
         self._outcomes.count(outcomes)
         if part.gives_scores and self.outside is not None:
             self.outside.batch(batch.table, batch.raw, taken.refused)
         self.seen += len(records)
         self.next_offset = offsets[-1] + 1
 
-    def _watch(self, before: QualityBeforeLabels, batch: DecodedBatch, taken: _Taken) -> None:
-        """Let drift see the events and their scores, without those that were refused."""
+    def _watch(
+        self, before: QualityBeforeLabels, batch: DecodedBatch, taken: _Taken, labelled: Sequence[int]
+    ) -> None:
+        """Let drift see the events, their scores, and labels with them, without those that were refused."""
         table, refused = batch.table, taken.refused
         if table is not None:
             values = np.delete(table.values, list(refused), axis=0) if refused else table.values
             before.features.update_rows(table.names, values)
         else:
             before.features.update_records(_select(batch.raw, _without(len(batch.raw), (), refused)))
-        scores = taken.scores
+        scores = np.array(taken.scores, dtype=np.float64)  # None becomes NaN
+        known = scores
         if refused or self._model.front_learns:
-            scores = [score for score in scores if score is not None]
-        before.update_scores(scores)
+            known = scores[~np.isnan(scores)]
+        before.update_scores(known)
+        if labelled and self._model.ranks:
+            if len(labelled) < len(scores):
+                scores = scores[labelled]
+            before.update_labels(_select(batch.truth, labelled), scores)
 
     # ---- at once ---------------------------------------------------------------------------------------
 

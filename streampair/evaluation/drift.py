@@ -407,8 +407,8 @@ class _Bins:
         """The bin of each value, (n, d)."""
         columns = np.clip(np.ascontiguousarray(numbers.T), -_LARGEST, _LARGEST)
         out = np.empty(columns.shape, dtype=np.uint8)
-        for j, edges in enumerate(self._edges):
-            out[j] = edges.searchsorted(columns[j], side="right")
+        for j, edges in enumerate(self._edges):  # half the time of a binary search
+            (edges[:, None] <= columns[j]).sum(axis=0, dtype=np.uint8, out=out[j])
         out += _BELOW + 1
         out[columns < self._low[:, None]] = _BELOW
         out[columns > self._high[:, None]] = _WIDTH - 1

@@ -211,11 +211,11 @@ class QualityBeforeLabels:
         self.features.update(x)
         self.update_scores([score])
 
-    def update_scores(self, scores: Sequence[float]) -> None:
+    def update_scores(self, scores: Sequence[float] | Floats) -> None:
         """Add finite scores of events whose features `features` gets, oldest first."""
         if not len(scores):
             return
-        values = np.fromiter(scores, np.float64, len(scores))
+        values = np.asarray(scores, dtype=np.float64)
         self._latest.frombytes(values.tobytes())
         if len(self._latest) > 2 * self.window:
             del self._latest[: -self.window]
@@ -232,11 +232,25 @@ class QualityBeforeLabels:
         """Add the label of an event, with the score that it had: a finite number."""
         self.update_labels([positive], [score])
 
-    def update_labels(self, positives: Sequence[int], scores: Sequence[float]) -> None:
-        """Add labels of events, True or False or 1 or 0, and their scores, as the labels came."""
+    def update_labels(
+        self, positives: Sequence[int] | NDArray[Any], scores: Sequence[float] | Floats
+    ) -> None:
+        """Add labels of events, True or False or 1 or 0, and their scores, as the labels came.
+
+        Raises
+        ------
+        ConfigError
+            If there is not one score for each label.
+        """
+        if len(positives) != len(scores):
+            raise ConfigError(
+                f"there are {len(positives)} labels and {len(scores)} scores",
+                fix="give one score for each label",
+            )
         known, flags = self._labelled
-        known.fromlist(list(scores))
-        flags.extend(positives)
+        known.frombytes(np.asarray(scores, dtype=np.float64).tobytes())
+        # Each byte of an array of larger numbers would count as a label.
+        flags.extend(positives.astype(np.bool_) if isinstance(positives, np.ndarray) else positives)
         self._labels += len(scores)
         if len(known) > 2 * LABELLED:
             del known[:-LABELLED], flags[:-LABELLED]
@@ -353,26 +367,34 @@ def _curve_of(scores: Floats, positive: Flags) -> _Curve | None:
     Logistic regression on the score, bent at three quantiles of both classes in equal shares: a logistic
     curve alone, as of `predict_proba_one`, errs by .04 in the expected AUC where scores are far from normal.
     """
-    count = int(positive.sum())
-    if min(count, len(positive) - count) < _FEWEST:
+    count, others = int(positive.sum()), int((~positive).sum())
+    if min(count, others) < _FEWEST:
         return None
     low, high = float(scores.min()), float(scores.max())
     size = max(abs(low), abs(high)) or 1.0  # so that squares of huge scores are finite
-    centre, spread = float((scores / size).mean()), float((scores / size).std()) or 1.0
-    z = np.clip((scores / size - centre) / spread, -_REACH, _REACH)
-    order = np.argsort(z)
-    weight = np.where(positive, 0.5 / count, 0.5 / (len(positive) - count))[order]
-    knots = z[order][np.minimum(np.searchsorted(np.cumsum(weight), _KNOTS), len(z) - 1)]
-    # Runs of neighbours count as one: the fit then takes half a millisecond.
-    cuts = np.unique(np.arange(_RUNS) * len(z) // _RUNS)
+    scores = scores / size
+    centre, spread = float(scores.mean()), float(scores.std()) or 1.0
+    z = np.clip((scores - centre) / spread, -_REACH, _REACH)
+    # Runs of neighbours count as one, and half precision finds them: the fit then takes half a millisecond.
+    order = _ascending(z.astype(np.float16))
+    cuts = np.arange(min(_RUNS, len(z))) * len(z) // min(_RUNS, len(z))
     counts = np.diff(cuts, append=len(z)).astype(np.float64)
     z, hits = (np.add.reduceat(each[order], cuts) for each in (z, positive.astype(np.float64)))
-    columns = _bent(z / counts, knots)
+    z /= counts
+    weight = np.cumsum(0.5 * hits / count + 0.5 * (counts - hits) / others)
+    knots = z[np.minimum(np.searchsorted(weight, _KNOTS), len(z) - 1)]
+    columns = _bent(z, knots)
     means, scales = columns.mean(axis=0), columns.std(axis=0)
     scales[scales == 0.0] = 1.0
     fit = _logistic(np.column_stack((np.ones(len(z)), (columns - means) / scales)), hits, counts)
     slopes = fit[1:] / scales
     return _Curve(low, high, size, centre, spread, knots, float(fit[0] - slopes @ means), slopes)
+
+
+def _ascending(values: NDArray[np.float16]) -> NDArray[np.intp]:
+    """Places of numbers in their order: NumPy sorts integers of 16 bits by radix, ten times as fast."""
+    bits = values.view(np.int16)
+    return np.argsort(np.where(bits < 0, bits ^ 0x7FFF, bits), kind="stable")
 
 
 def _logistic(columns: Floats, hits: Floats, counts: Floats) -> Floats:
@@ -385,13 +407,14 @@ def _logistic(columns: Floats, hits: Floats, counts: Floats) -> Floats:
     share = float(hits.sum() / counts.sum())
     fit = np.zeros(columns.shape[1])
     fit[0] = math.log(share / (1.0 - share))
+    penalty = np.diag(ridge)
     for _ in range(_STEPS):
         p = _sigmoid(columns @ fit)
         slope = columns.T @ (hits - counts * p) - ridge * fit
-        bend = (columns * (counts * p * (1.0 - p) + 1e-9)[:, None]).T @ columns + np.diag(ridge)
+        bend = (columns * (counts * p * (1.0 - p) + 1e-9)[:, None]).T @ columns + penalty
         step = np.clip(np.linalg.solve(bend, slope), -1.0, 1.0)
         fit += step
-        if np.abs(step).max() < 1e-6:
+        if np.abs(step).max() < 1e-3:  # a Newton step is about the square of the one before
             break
     return fit
 

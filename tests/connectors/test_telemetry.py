@@ -17,6 +17,7 @@ from harness.label_series import label_metrics, late_gauges
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Address, Changes, Config, MetricsConfig, parse_config
+from streampair_connectors.host import Host
 from streampair_connectors.observability.metric_definitions import (
     HEALTH_STATES,
     OUTCOMES,
@@ -30,7 +31,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import build_lane, build_logged_lane
-from streampair_connectors.worker.timing import DecodeClock, LaneTimer
+from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
 from streampair.engine import ExternalState, LaneGauges, LaneId, Record
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
@@ -287,6 +288,35 @@ def test_the_time_of_a_lane_is_split_by_stage(features: list[str] | None) -> Non
     assert timer.seconds["decode"] > 0
     assert timer.seconds["decode"] + timer.seconds["learn"] == pytest.approx(total)
     assert timer.seconds["encode"] == 0.5
+
+
+def test_drift_is_looked_at_while_estimates_of_the_regret_take_their_time() -> None:
+    """Looks have a share of the time too: here each takes a second, and has to save up for it."""
+    now = 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += 1.0
+        return now
+
+    host = Host(monotonic)
+    table = {"topic": "events", "label": "y", "features": ["a"]}
+    learner = {"class": "streampair.auc.PairOGD"}
+    worker = {"drift_reference": 1000}
+    config = parse_config({"app": "fraud", "input": table, "learner": learner, "worker": worker})
+    clock, estimates = DecodeClock(json_decoder(config.input), host=host), Estimates(monotonic)
+    timer = LaneTimer(build_lane(config, clock.decode), clock, Telemetry(), LABELS, estimates, host=host)
+    estimates.spent(1e9)
+    found = []
+    for batch, pause in enumerate((0.0, 0.0, 0.0, 0.0, 300.0)):
+        values = [json.dumps({"a": 0.1 * i, "y": i % 2 == 0}).encode() for i in range(1000)]
+        timer.process([Record(1000 * batch + i, value) for i, value in enumerate(values)])
+        now += pause
+        found.append(timer.gauges().expected)
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[2] is found[3] is not found[1]
+    assert found[4] is not found[3]
 
 
 def test_a_lane_that_left_leaves_no_series() -> None:

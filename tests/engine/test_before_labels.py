@@ -111,6 +111,16 @@ def test_figures_come_before_labels_and_are_withheld() -> None:
     lane.process(records(3000, 5000, due=False))
     found = expected_of(lane)
     assert (found.auc, found.moved[0].name, found.moved[0].what) == (None, "b", "missing")
+    # It costs something: it is found again after a quarter of a window, or when asked for.
+    lane.process(records(5000, 5100, due=False))
+    assert not lane.look()
+    assert expected_of(lane) is lane.gauges(solve=False).expected is found
+    again = lane.gauges(solve=True).expected
+    assert again is not found
+    lane.process(records(4800, 5100, due=False))
+    assert lane.gauges(solve=False).expected is again
+    assert lane.look()
+    assert lane.gauges(solve=False).expected is not again
 
 
 def test_without_a_reference_nothing_is_kept() -> None:

@@ -226,7 +226,9 @@ def test_expected_is_true_and_withheld_where_features_moved() -> None:
     found = quality.get()
     assert found is not None
     assert found.auc is None
-    quality.update_labels(labels[20:6000].tolist(), scores[20:6000].tolist())
+    quality.update_labels(labels[20:6000].astype(np.int64), scores[20:6000])
+    with pytest.raises(ConfigError, match="2 labels and 1 scores"):
+        quality.update_labels([True, False], [1.0])
     found = quality.get()
     assert found is not None
     assert found.auc == pytest.approx(roc_auc_score(labels, scores), abs=0.03)

@@ -17,8 +17,9 @@ from streampair_connectors.observability.metrics import Telemetry
 
 __all__ = ["DecodeClock", "Estimates", "LaneTimer"]
 
-# Share of the time for regret estimates, and the maximum that is saved up for them in a pause.
+# Shares of the time for regret estimates, and for drift between them; the most that is saved up in a pause.
 _ESTIMATES_SHARE = 0.02
+_LOOKS_SHARE = 0.01
 _ESTIMATES_SAVED = 0.25
 
 
@@ -96,6 +97,8 @@ class Estimates:
     ----------
     clock
         Monotonic, in seconds.
+    share
+        Of the time.
 
     Examples
     --------
@@ -111,8 +114,11 @@ class Estimates:
     True
     """
 
-    def __init__(self, clock: Callable[[], float] = THIS_HOST.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = THIS_HOST.monotonic, share: float = _ESTIMATES_SHARE
+    ) -> None:
         self._clock = clock
+        self._share = share
         self._updated_at = clock()
         self._saved = 0.0
         self._last = 0.0
@@ -120,7 +126,7 @@ class Estimates:
     def afford(self) -> bool:
         """Whether there is time for another estimate as long as the last one."""
         now = self._clock()
-        self._saved = min(self._saved + (now - self._updated_at) * _ESTIMATES_SHARE, _ESTIMATES_SAVED)
+        self._saved = min(self._saved + (now - self._updated_at) * self._share, _ESTIMATES_SAVED)
         self._updated_at = now
         return self._saved >= min(self._last, _ESTIMATES_SAVED)
 
@@ -161,6 +167,7 @@ class LaneTimer:
         self._telemetry = telemetry
         self._labels = labels
         self._estimates = Estimates(host.monotonic) if estimates is None else estimates
+        self._looks = Estimates(host.monotonic, _LOOKS_SHARE)
         self.seconds_by_event = 0.0
         self.seconds = dict.fromkeys(STAGES, 0.0)
         """Processing time of this lane by stage, summed over all batches."""
@@ -188,11 +195,16 @@ class LaneTimer:
     def gauges(self, *, final: bool = False) -> LaneGauges:
         """Return the lane's gauges, with a new regret and quality if there is time for them.
 
-        A lane without a clock spaces its estimates by counts; here they have a budget of time.
-        With `final`, they are computed in any case and not charged to the budget.
+        A lane without a clock spaces its estimates by counts; here they have a budget of time, and what is
+        known before labels come one of its own: it is to be seen within 2,000 events however long an estimate
+        of the regret takes. With `final`, all are computed in any case and not charged to a budget.
         """
-        start = self._host.monotonic()
         fresh = final or self._estimates.afford()
+        if not fresh and self._looks.afford():
+            start = self._host.monotonic()
+            if self._lane.look():
+                self._looks.spent(self._host.monotonic() - start)
+        start = self._host.monotonic()
         gauges = self._lane.gauges(solve=fresh)
         if fresh:
             # Before the second event there is nothing to compute, and nothing to charge.
