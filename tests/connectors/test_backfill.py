@@ -331,6 +331,9 @@ def test_private_bounds_are_judged_by_released_means_alone(folder: Path) -> None
     (line,) = [json.loads(each) for each in result.stderr.splitlines() if "means_at_bounds" in each]
     assert line["features"] == ["b"]
     assert "means_at_bounds" not in call("fraud.toml", "t", "--output", "in.json").stderr
+    parquet(frame(100), folder / "few.parquet")
+    few = call("fraud.toml", "few.parquet", "--output", "few.json", "--account", "few.account")
+    assert "means_at_bounds" not in few.stderr
 
 
 def rows_of(file: Path, declared: str, name: str = "auc.PairOGD") -> Any:
@@ -360,6 +363,8 @@ def test_cells_of_csv_are_those_of_a_lane(folder: Path) -> None:
         ["true", "2026-11-30", "one\ntwo"],
         ["false", "2026-12-01", "three"],
     ]
+    Path("gap.csv").write_text("a,b,y\n,1,True\nNA,2,False\n")
+    assert rows_of(folder / "gap.csv", 'features = ["a", "b"]')["a"].isna().tolist() == [True, False]
     Path("mixed.csv").write_text("a,b,y\n1,unknown,1\n0,1,0\n")
     configured(folder, "auc.PairOGD", "", 'features = ["a", "b"]')
     assert "the column 'b' has texts and numbers" in error("mixed.csv")
@@ -468,6 +473,15 @@ def test_fields_of_structs_and_texts_of_times_are_those_of_a_lane(folder: Path) 
     assert "the column 'at' has a value that is no time as iso-8601" in error("bad.csv")
 
 
+def test_numbers_of_16_bits_are_those_of_64(folder: Path) -> None:
+    data = pa.Table.from_pandas(frame().round(1), preserve_index=False)
+    short = pa.array(data["a"].to_numpy().astype(np.float16))
+    short_as_double = pa.array(short.to_numpy().astype(np.float64))
+    pq.write_table(data.set_column(0, "a", short), "16.parquet")
+    pq.write_table(data.set_column(0, "a", short_as_double), "64.parquet")
+    assert made("16.parquet", "--account", "16.account") == made("64.parquet", "--account", "64.account")
+
+
 def test_texts_of_polars_are_read(folder: Path) -> None:
     pl.from_pandas(frame(40)).write_ipc("x.arrow")
     configured(folder, "auc.PairOGD", "", 'features = ["a", "other"]')
@@ -534,11 +548,6 @@ def test_a_row_without_a_label_is_not_learned(folder: Path, name: str) -> None:
     Path("start.json").unlink()
     parquet(rows[~known].astype({"y": "boolean"}), folder / "none.parquet")
     assert "no row has a label in the column 'y'" in error("none.parquet")
-
-
-def test_an_empty_cell_of_csv_alone_is_a_gap(folder: Path) -> None:
-    Path("x.csv").write_text("a,b,y\n,1,True\nNA,2,False\n")
-    assert rows_of(folder / "x.csv", 'features = ["a", "b"]')["a"].isna().tolist() == [True, False]
 
 
 def test_times_in_another_unit_are_refused(folder: Path) -> None:

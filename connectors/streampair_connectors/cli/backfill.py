@@ -37,6 +37,7 @@ __all__ = ["backfill"]
 
 _LOG_EVERY = 10.0  # seconds
 _AT_A_BOUND = 0.98  # where bounds are -1 and 1
+_LEAST_TOLD = 0.5  # below it noise alone would reach the bound
 _ROWS_OF_A_PROCESS = 10_000_000  # which take longer than the start of a process
 log = logs.get_logger(__name__)
 
@@ -404,12 +405,12 @@ def _warn_ends(config: Config, model: models.Model, sigma: float) -> None:
     `sigma` is the standard deviation of the noise in the sums of the sample.
     """
     means = json.loads(models.dumps(model))["scaling"]["mean"]
-    noise = sigma / model.metadata["history"]["sample"]
+    least = _AT_A_BOUND - 3.0 * sigma / model.metadata["history"]["sample"]
+    if least < _LEAST_TOLD:
+        return
     ranges = config.input.without_categories().bounds() or {}
     ends = [
-        name
-        for name, mean in zip(model.features, means, strict=True)
-        if name in ranges and abs(mean) > _AT_A_BOUND - 3.0 * noise
+        name for name, mean in zip(model.features, means, strict=True) if name in ranges and abs(mean) > least
     ]
     if ends:
         log.warning(

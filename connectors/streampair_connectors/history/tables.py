@@ -234,7 +234,10 @@ def id_ends(fragment: Any, name: str) -> tuple[int, int] | None:
     """The smallest and the largest whole number of a column, as Parquet has them; None: not known."""
     # A name with dots may be that of a column, and that of a field.
     groups = [] if "." in name else getattr(fragment, "row_groups", None) or []
-    found = [(group.statistics or {}).get(name, {}) for group in groups]
+    try:
+        found = [(group.statistics or {}).get(name, {}) for group in groups]
+    except pa.ArrowException:  # of another column: those of float16 are bytes, which Arrow does not convert
+        return None
     ends = [end for each in found for end in (each.get("min"), each.get("max"))]
     return (min(ends), max(ends)) if ends and all(type(end) is int for end in ends) else None
 
