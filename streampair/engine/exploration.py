@@ -62,20 +62,15 @@ class Exploration:
 
     def __init__(self, threshold: float, share: float, key: bytes, topic: str) -> None:
         # Tells secrets apart, and says nothing of them.
-        name = hmac.digest(key, b"identity of the secret of exploration", "sha256")[:8]
-        self._begin(Acting(threshold, share, name), key, topic)
-
-    def _begin(self, now: Acting, key: bytes, topic: str) -> None:
+        name = hmac.digest(key, b"identity of the secret of exploration", "sha256")[:8] if key else b""
         self._key, self._topic = key, topic.encode() + b"\0"
-        self.now = now
-        self.acting: Sequence[Acting] = [now]
+        self.now = Acting(threshold, share, name)
+        self.acting: Sequence[Acting] = [self.now]
 
     @classmethod
     def none(cls, topic: str) -> Exploration:
         """No score stops an event now; the coins of earlier events are not known."""
-        made = cls.__new__(cls)
-        made._begin(NOT_ACTING, b"", topic)
-        return made
+        return cls(NOT_ACTING.threshold, NOT_ACTING.share, NOT_ACTING.key, topic)
 
     def marks(self, score: float | None, partition: int, offset: int) -> bool:
         """Whether the event at a place is to be let pass although this score of it would stop it."""

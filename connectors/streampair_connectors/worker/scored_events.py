@@ -70,18 +70,10 @@ class ScoredEvents:
 
 
 class _ActingScore(NamedTuple):
-    """A score that an event was given, and the weight of its outcome.
+    """A score that an event was given, and the weight of its outcome."""
 
-    Attributes
-    ----------
-    score
-        None: the event could not be scored.
-    weight
-        None: the score was not to stop an event, whatever its value.
-    """
-
-    score: float | None
-    weight: float | None
+    score: float | None  # None: the event could not be scored
+    weight: float | None  # None: the score was not to stop an event, whatever its value
 
 
 @dataclass
@@ -139,8 +131,7 @@ async def read_scored_events(
         if label is None or a.score is None or b.score is None:
             continue
         acts = acts or a.weight is not None or b.weight is not None
-        weight = _acting_weight(first, second, a, b)
-        if weight:
+        if weight := _acting_weight(first, second, a, b):
             flags.append(label == first.input.positive)
             rows.append((a.score, b.score, weight))
         else:
