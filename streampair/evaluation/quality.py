@@ -264,8 +264,8 @@ def checked_weights(weights: Sequence[float] | Floats | None, n: int) -> Floats 
         return None
     try:
         found = np.asarray(weights, dtype=np.float64)
-    except OverflowError:  # an int
-        raise ConfigError("a weight is too large for a float", fix=f"give {_WEIGHTS}") from None
+    except (OverflowError, TypeError, ValueError):
+        raise ConfigError("a weight is no float", fix=f"give {_WEIGHTS}") from None
     if found.shape != (n,):
         raise ConfigError(
             f"weights have the shape {found.shape} for {n} events", fix="give one weight for each event"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import fastavro
-import msgspec
 import pytest
 from harness.schema_registry import Registry
 from pydantic import SecretStr
 from streampair_connectors.codecs.records import Encoder
-from streampair_connectors.codecs.scores import score_reader
+from streampair_connectors.codecs.scores import PublishedScore, score_reader
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Message, Partition, Routes
 from streampair_connectors.worker.factory import exploration_of
@@ -30,12 +30,6 @@ SCORED = [
     Scored(10, b"k", None, 1.0, "scored"),
     *(Scored(offset, b"k", None, 2.5, "scored") for offset in range(11, 15)),
 ]
-
-
-class Fields(msgspec.Struct):
-    partition: int
-    offset: int
-    score: float | None = None
 
 
 @pytest.fixture
@@ -89,8 +83,12 @@ def test_scores_in_avro_have_the_fields_of_json(registry: Registry) -> None:
             }
             values = row["partition"], row["offset"], row["score"]
             for kind, value in (("avro", message.value), ("json", other.value)):
-                read = score_reader(configured(registry, kind), Fields)
-                assert msgspec.structs.astuple(read(value)) == values
+                read = score_reader(configured(registry, kind), PublishedScore)(value)
+                assert (read.partition, read.offset, read.score) == values
+            body = io.BytesIO()
+            fastavro.schemaless_writer(body, schema, row | {"score": math.nan})
+            nan = score_reader(config, PublishedScore)(message.value[:5] + body.getvalue())
+            assert (nan.offset, nan.score) == (row["offset"], None)
             assert ("explore" in fields) == ("share" in fields) == (fields["score"] is not None)
             explore = exploration_of(config)
             if explore is not None and fields["score"] is not None:

@@ -258,6 +258,7 @@ async def test_the_first_score_of_the_application_itself_counts() -> None:
         ("a", "u", 2, 0.7),
         ("b", "t", 0, 0.8),
         ("a", "t", 0, 0.9),
+        ("a", "t", 1 << 60, 0.9),  # no offset that a snapshot could hold
     ]
     records: list[Any] = []
     for number, (app, topic, offset, score) in enumerate(rows):
@@ -267,6 +268,7 @@ async def test_the_first_score_of_the_application_itself_counts() -> None:
     async with scores() as read:
         read.topic.poll = lambda seconds: finished({read.topic.place: Span(0, len(records), records)})
         await read.poll()
+        assert len(read.source.to_state()["explored"]["places"]) == len(read.source)
         taken = read.source.pop_many([OrderedRecord(n, b"", partition=0, position=n) for n in range(3)])
         assert taken == ([0.5, None, None], {0: 4.0}, {})
 

@@ -261,7 +261,7 @@ def test_a_weight_is_a_number_whose_ratio_to_others_is_one() -> None:
     for wrong in (0.0, -1.0, math.nan, math.inf, 1e-151, 1e151, 10**400, "2", None):
         with pytest.raises(RecordError, match="weight"):
             metric.update(False, 0.3, w=wrong)  # type: ignore[arg-type]
-    for many in ([1.0], [1.0, 0.0], [math.nan, 1.0], [1.0, 10**400], [1e-200, 1e200], [[1.0, 1.0]]):
+    for many in ([1.0], [1.0, 0], [math.nan, 1.0], [1, 10**400], ["a", 1], [1e-200, 1e200], [[1.0, 1.0]]):
         with pytest.raises(ConfigError, match="weight"):
             metric.extend([True, False], [0.3, 0.2], many)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="weight"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import fastavro
 import msgspec
 
+from streampair.engine.records import OFFSET_BITS
 from streampair_connectors.codecs.formats import FRAME, avro_reader, schema_registry
 from streampair_connectors.config import Config
 
@@ -50,12 +52,16 @@ class PublishedScore(msgspec.Struct):
 
     app: str
     topic: str
-    partition: int
-    offset: int
+    partition: Annotated[int, msgspec.Meta(ge=0, lt=1 << (63 - OFFSET_BITS))]
+    offset: Annotated[int, msgspec.Meta(ge=0, lt=1 << OFFSET_BITS)]
     score: float | None = None
     threshold: float | None = None
     share: float | None = None
     explore: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.score is not None and not math.isfinite(self.score):
+            self.score = None  # Avro has NaN, which has no rank: no snapshot with it could be read
 
 
 def score_writer(config: Config) -> Callable[[Sequence[msgspec.Struct]], list[bytes]] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -180,12 +179,10 @@ async def _scores(config: Config) -> dict[_Place, _ActingScore]:
         with contextlib.suppress(msgspec.MsgspecError, RecordError, TypeError):
             row = decode(record.value or b"")
             if (row.app, row.topic) == (config.app, config.input.topic):
-                score = row.score
-                usable = None if score is None or not math.isfinite(score) else score
                 weight = None
-                if usable is not None and row.threshold is not None:
-                    weight = weight_of(usable, row.threshold, row.share, explored=row.explore)
-                found.setdefault((row.partition, row.offset), _ActingScore(usable, weight))
+                if row.score is not None and row.threshold is not None:
+                    weight = weight_of(row.score, row.threshold, row.share, explored=row.explore)
+                found.setdefault((row.partition, row.offset), _ActingScore(row.score, weight))
     if not found:
         raise SourceError(
             f"the topic {config.output_topic!r} has no score of the application {config.app!r}",
