@@ -1,7 +1,8 @@
 """Embedded Kafka broker: librdkafka's mock cluster, for the demo and the tests.
 
 It serves topics, groups and offsets by Kafka's protocol on a local port. It keeps about 5 MB a partition in
-memory, does not fence writers and loses everything when closed. For durable data use Apache Kafka.
+memory, does not fence writers and loses everything when closed. It finds no record by its time, so a worker
+that is started again does not read the labels that came before. For durable data use Apache Kafka.
 """
 
 from __future__ import annotations
