@@ -166,18 +166,25 @@ class AttemptAccount:
     def _write(self) -> None:
         """Replace the file at once, or not at all, and wait until it is on disk."""
         part = self._path.with_name(f".{self._path.name}.part")
-        part.unlink(missing_ok=True)  # of a run that was killed; a new file has this mode, and is no link
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(self._document) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            part.unlink(missing_ok=True)  # of a run that was killed; a new file has this mode, and is no link
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(self._document) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise StoreError(
+                f"the account {self._path} cannot be written: {error.strerror}",
+                fix="make room on its disk, or correct the permissions of its folder; then run it again with "
+                "the same sums",
+            ) from None
 
 
 def attempts_of(path: str | Path) -> tuple[str, int]:

@@ -847,7 +847,7 @@ def test_a_run_that_was_interrupted_does_not_go_on_with_another_label(
 
 
 def test_sums_are_written_to_a_new_file_that_others_cannot_read(folder: Path) -> None:
-    work, part = passes.JobPass(_job(), _table().reader, 1), Path(".sums.part")
+    work, part = passes.JobPass(_job(), _table().reader, 1), Path("sums.part")
     partial = passes.Partial(Path("sums"), "fingerprint")
     Path("elsewhere").touch()
     for left in (lambda: part.touch(0o644), lambda: part.symlink_to("elsewhere")):
@@ -886,6 +886,18 @@ def _job() -> history.Job:
 
 def _table() -> tables.TableFiles:
     return tables.open_table([Path("t")], load_config(Path("fraud.toml")).input, ["y", "id"])
+
+
+def test_on_a_full_disk_nothing_is_spent_and_the_same_command_goes_on(folder: Path) -> None:
+    model = wanted(auc.PairFTRL(1.0, 1e-6, bounds=BOUNDS))
+    with support.full_disk(0):
+        assert "start.json.sums cannot be written: File too large" in error("t")
+        job = _job()
+        with pytest.raises(StoreError, match="cannot be written: File too large"):
+            job.standardised(job.sums(frame()), KEY, account="full.json")
+    assert not Path("fraud-history.account.json").exists()
+    assert not Path("full.json").exists()
+    assert made("t") == model
 
 
 def test_damaged_sums_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

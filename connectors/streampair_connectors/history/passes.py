@@ -25,6 +25,7 @@ from streampair.engine.outside import Outside
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
 from streampair.history import Job, Sums
+from streampair_connectors.cli.output_files import write_file
 from streampair_connectors.history.tables import (
     Part,
     Reader,
@@ -292,14 +293,7 @@ class Partial:
         """Replace the file at once, or not at all."""
         state = work.state(total)
         data = pack({"table": self._fingerprint, "pass": work.name, "done": done, "total": state})
-        part = self.path.with_name(f".{self.path.name}.part")
-        part.unlink(missing_ok=True)  # of a run that was killed; a new file has this mode, and is no link
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.path)
+        write_file(self.path, data, secret=True)
 
 
 def discard_sums(path: Path, jobs: Container[str]) -> None:
