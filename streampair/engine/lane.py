@@ -343,7 +343,8 @@ class Lane:
         solve
             Whether to estimate the regret now, which costs milliseconds. None: if the stream has grown enough
             that the cost is negligible (by counts, not by time); True: now; False: return the last estimate,
-            and the last `quality` and `expected` too, if there is one.
+            and the last `quality` too, if there is one. `expected` is found again with None alone, and by
+            `look`.
 
         Returns
         -------
@@ -365,7 +366,7 @@ class Lane:
             next_offset=self.next_offset,
             privacy=self.privacy,
             quality=quality,
-            expected=self._monitor.expected(solve=solve),
+            expected=self._monitor.expected(look=solve is None),
             weights=largest_weights(weights, noise, _WEIGHTS),
             weight_noise=weight_norm(noise),  # the squares of standard deviations add up to that of the norm
             since=self._since / 1000.0 if self._since else None,
@@ -397,9 +398,9 @@ class Lane:
     def look(self) -> bool:
         """Find `expected` of the gauges again after a quarter of a window of events; whether it was found.
 
-        It costs a millisecond or two, which `gauges` with `solve=False` leaves out.
+        It costs a millisecond or two.
         """
-        before = self._monitor.expected(solve=False)
+        before = self._monitor.expected(look=False)
         return self._monitor.expected() is not before
 
     # Saving

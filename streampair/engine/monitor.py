@@ -132,22 +132,21 @@ class Monitor:
             )
         return self._quality
 
-    def expected(self, *, solve: bool | None = None) -> ExpectedQuality | None:
+    def expected(self, *, look: bool = True) -> ExpectedQuality | None:
         """What is known before labels come.
 
         Parameters
         ----------
-        solve
-            Whether to find it now; None: after a quarter of a window of events; False: return what the last
-            call has, if anything.
+        look
+            Whether to find it again after a quarter of a window of events; False: return what the last call
+            has, if anything.
         """
         if self.before is None:
             return None
         counted, found = self._expected
         events = self.before.features.n
         # Of half a window each, one shift of half a deviation in 200 is seen after 2,000 events.
-        due = solve if solve is not None else events - counted >= self.before.window // 4
-        if found is None or due:
+        if found is None or (look and events - counted >= self.before.window // 4):
             found = self.before.get()
             self._expected = events, found
         return found

@@ -308,7 +308,7 @@ def test_drift_is_looked_at_while_estimates_of_the_regret_take_their_time() -> N
     timer = LaneTimer(build_lane(config, clock.decode), clock, Telemetry(), LABELS, estimates, host=host)
     estimates.spent(1e9)
     found = []
-    for batch, pause in enumerate((0.0, 0.0, 0.0, 0.0, 300.0)):
+    for batch, pause in enumerate((0.0, 0.0, 0.0, 0.0, 600.0)):
         values = [json.dumps({"a": 0.1 * i, "y": i % 2 == 0}).encode() for i in range(1000)]
         timer.process([Record(1000 * batch + i, value) for i, value in enumerate(values)])
         now += pause
@@ -317,6 +317,10 @@ def test_drift_is_looked_at_while_estimates_of_the_regret_take_their_time() -> N
     assert found[1] is not None
     assert found[2] is found[3] is not found[1]
     assert found[4] is not found[3]
+    values = [json.dumps({"a": 0.1 * i, "y": i % 2 == 0}).encode() for i in range(1000)]
+    timer.process([Record(5000 + i, value) for i, value in enumerate(values)])
+    assert timer.gauges().expected is found[4]
+    assert timer.gauges(final=True).expected is not found[4]
 
 
 def test_a_lane_that_left_leaves_no_series() -> None:

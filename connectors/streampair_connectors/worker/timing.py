@@ -19,7 +19,7 @@ __all__ = ["DecodeClock", "Estimates", "LaneTimer"]
 
 # Shares of the time for regret estimates, and for drift between them; the most that is saved up in a pause.
 _ESTIMATES_SHARE = 0.02
-_LOOKS_SHARE = 0.01
+_LOOKS_SHARE = 0.005
 _ESTIMATES_SAVED = 0.25
 
 
@@ -200,9 +200,9 @@ class LaneTimer:
         of the regret takes. With `final`, all are computed in any case and not charged to a budget.
         """
         fresh = final or self._estimates.afford()
-        if not fresh and self._looks.afford():
+        if final or self._looks.afford():
             start = self._host.monotonic()
-            if self._lane.look():
+            if self._lane.look() and not final:
                 self._looks.spent(self._host.monotonic() - start)
         start = self._host.monotonic()
         gauges = self._lane.gauges(solve=fresh)
