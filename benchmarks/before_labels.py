@@ -288,7 +288,8 @@ def cost(options: Namespace) -> Iterator[_timing.Row]:
             for begin in range(10_000 * commit, 10_000 * (commit + 1), 500)
         ]
         for number, records in enumerate(batches):
-            for name in sorted(lanes, reverse=bool(number % 2)):
+            # In turn over the commits too: the same lane takes 1.6 % more where it is the second at each.
+            for name in sorted(lanes, reverse=bool((commit + number) % 2)):
                 lanes[name].take(records, commits=number == len(batches) - 1)
         for name, lane in lanes.items():
             if commit % 10 == 9:
