@@ -18,7 +18,7 @@ from click.testing import Result
 from harness import support
 from harness.worker_process import wait_for
 from streampair_connectors.cli.app import app
-from streampair_connectors.cli.output_files import OutputFile, write_file
+from streampair_connectors.output_files import OutputFile, write_file
 from typer.testing import CliRunner
 
 from streampair import auc, models

@@ -37,17 +37,17 @@ from streampair_connectors.cli.options import (
     run_until_signal,
 )
 from streampair_connectors.cli.options import errors as _errors
-from streampair_connectors.cli.output_files import (
+from streampair_connectors.cli.serve import serve
+from streampair_connectors.cli.state import state_app
+from streampair_connectors.config import Config, load_config
+from streampair_connectors.observability import logs
+from streampair_connectors.output_files import (
     check_no_stream,
     check_outputs,
     files_of,
     is_stream,
     write_file,
 )
-from streampair_connectors.cli.serve import serve
-from streampair_connectors.cli.state import state_app
-from streampair_connectors.config import Config, load_config
-from streampair_connectors.observability import logs
 
 __all__ = ["app", "main"]
 

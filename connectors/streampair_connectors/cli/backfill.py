@@ -26,11 +26,11 @@ from streampair.history.jobs import LEARNERS, second_stage
 from streampair.privacy import EntityLimit
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
-from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream, write_file
 from streampair_connectors.cli.replay import warn_outside
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.config.toml_lines import toml_key
 from streampair_connectors.observability import logs
+from streampair_connectors.output_files import check_outputs, files_of, is_stream, write_file
 from streampair_connectors.worker.factory import build_learner, taken_cells
 
 __all__ = ["backfill"]

@@ -21,10 +21,10 @@ from rich.text import Text
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, HistoryAccount, Set, errors
-from streampair_connectors.cli.output_files import check_outputs, files_of, write_file
 from streampair_connectors.config import Config, duration_text, load_config
 from streampair_connectors.config.toml_lines import toml_line
 from streampair_connectors.observability import logs
+from streampair_connectors.output_files import check_outputs, files_of, write_file
 
 if TYPE_CHECKING:
     from streampair.assurance.planner import Forecast

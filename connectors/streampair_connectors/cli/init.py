@@ -78,8 +78,8 @@ def init(
     the sample, rounded: confirm that they are public, or replace them.
     """
     from streampair_connectors.cli.draft import Draft
-    from streampair_connectors.cli.output_files import check_outputs, write_file
     from streampair_connectors.observability import logs
+    from streampair_connectors.output_files import check_outputs, write_file
 
     with errors(as_json):
         logs.configure("error")

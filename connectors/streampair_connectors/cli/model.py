@@ -15,9 +15,9 @@ import typer
 
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors, time_text
-from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
+from streampair_connectors.output_files import check_outputs, files_of, is_stream
 
 if TYPE_CHECKING:
     from streampair import models

@@ -34,7 +34,6 @@ from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError, LaneStoppedError, RecordError, SourceError
 from streampair_connectors.cli.event_files import EventFile, Lines, display_name, open_labels, open_source
 from streampair_connectors.cli.late_labels import DueEvents, check_late_labels
-from streampair_connectors.cli.output_files import OutputFile, check_outputs, files_of
 from streampair_connectors.codecs.fixes import label_fix
 from streampair_connectors.codecs.json_fields import json_object
 from streampair_connectors.codecs.records import Encoder
@@ -44,6 +43,7 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.output_files import OutputFile, check_outputs, files_of
 from streampair_connectors.worker.causes import add_letter
 from streampair_connectors.worker.factory import build_lane, is_private
 from streampair_connectors.worker.first_events import FirstEvents

@@ -12,9 +12,9 @@ import typer
 
 from streampair.errors import ConfigError
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, Yes, check_can_ask, confirmed, errors
-from streampair_connectors.cli.output_files import check_no_stream
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
+from streampair_connectors.output_files import check_no_stream
 
 if TYPE_CHECKING:
     from streampair.engine.recovery import Cause

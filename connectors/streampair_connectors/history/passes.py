@@ -25,7 +25,6 @@ from streampair.engine.outside import Outside
 from streampair.engine.snapshot import pack, unpack
 from streampair.errors import RecordError, SnapshotError, SourceError, StoreError
 from streampair.history import Job, Sums
-from streampair_connectors.cli.output_files import write_file
 from streampair_connectors.history.tables import (
     Part,
     Reader,
@@ -36,6 +35,7 @@ from streampair_connectors.history.tables import (
     one_thread,
     rows_with_value,
 )
+from streampair_connectors.output_files import write_file
 
 __all__ = [
     "InOrder",
