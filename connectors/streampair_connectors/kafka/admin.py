@@ -423,17 +423,19 @@ class _MetadataStruct(RequestStruct):  # type: ignore[misc]
     )
 
 
-class _Metadata(Request[_MetadataStruct]):  # type: ignore[misc]
-    """What this user may do with topics."""
+def _metadata(topics: Sequence[str], *, rights: bool) -> _MetadataStruct:
+    """Asks for these topics; with `rights` also for what this user may do with them."""
+    return _MetadataStruct([(bytes(16), topic, {}) for topic in topics], False, False, rights, {})
 
+
+class _Rights(Request[_MetadataStruct]):  # type: ignore[misc]
     API_KEY: ClassVar[int] = 3
 
     def __init__(self, topics: Sequence[str]) -> None:
         self._topics = topics
 
     def build(self, request_struct_class: type[_MetadataStruct]) -> _MetadataStruct:
-        topics: list[Any] = [(bytes(16), topic, {}) for topic in self._topics]
-        return request_struct_class(topics, False, False, True, {})
+        return _metadata(self._topics, rights=True)
 
 
 class _Identify(Request[MetadataRequest_v2 | _MetadataStruct]):  # type: ignore[misc]
@@ -444,7 +446,7 @@ class _Identify(Request[MetadataRequest_v2 | _MetadataStruct]):  # type: ignore[
 
     def build(self, request_struct_class: Any) -> Any:
         if request_struct_class is _MetadataStruct:
-            return _MetadataStruct([(bytes(16), self._topic, {})], False, False, False, {})
+            return _metadata([self._topic], rights=False)
         return request_struct_class([self._topic])
 
 
@@ -520,7 +522,7 @@ async def _empty_if_unsupported(work: Awaitable[list[Missing]]) -> list[Missing]
 async def _missing_on_topics(
     admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[str]]
 ) -> list[Missing]:
-    answer = await admin._send_request(_Metadata(list(topics)))
+    answer = await admin._send_request(_Rights(list(topics)))
     missing: list[Missing] = []
     for code, topic, _, _, _, allowed, _ in answer.topics:
         wanted = topics[topic]
