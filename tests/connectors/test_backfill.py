@@ -630,7 +630,7 @@ def killed_before_the_sums_are_removed(
 # ---- interrupted runs ------------------------------------------------------------------------------------
 
 KILLED = """
-import multiprocessing, os, sys
+import multiprocessing, os, signal, sys
 from streampair_connectors.cli import backfill
 from streampair_connectors.history import passes, tables
 from streampair.privacy.noise import ChainedNoise
@@ -650,6 +650,7 @@ def dying(where, name, number):
     setattr(where, name, method)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
     tables._PART_ROWS, passes._SAVE_EVERY = 500, -1.0
     dying({where}, "{name}", {number})
     from streampair_connectors.cli.app import app

@@ -509,7 +509,7 @@ def few_explored_positives(run: Run, page: Any) -> None:
         rows = (tile.inner_text().split("\n") for tile in page.locator(".tile").all())
         return {label: more for label, *more in rows}
 
-    # The count differs from the one before: what is shown is then of these figures.
+    # The count differs from the one before: what the page has is then of these figures.
     found = show(
         dataclasses.replace(quality, precision_at_threshold=None, explored_positives=33), "figures 33 of them"
     )

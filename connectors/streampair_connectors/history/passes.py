@@ -454,7 +454,8 @@ def readers(processes: int) -> Iterator[Pool | None]:
         except BaseException:
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()  # nobody waits for what it reads
-            executor.shutdown(wait=False, cancel_futures=True)
+            # Its thread ends with them. At the interpreter's exit it might close what is then written to.
+            executor.shutdown(cancel_futures=True)
             raise
 
 
